@@ -4,6 +4,9 @@
     python embed_without_vidssl.py NETWORK.onnx features.npy VIDEO...
 
 The file holds all numbers, and in its `reading` the rules in words. `features.npy` has a row (D,) for each video.
+
+`clips_in_time` is for a variable frame rate, as of phones, `matrix` for frames that are stored turned, `parts` for
+networks of two streams: without such videos and networks about 50 lines do.
 """
 
 import json
@@ -25,12 +28,8 @@ def decode(path, convert):
 
 def choose_frames(path, about):
     """Return the numbers of the frames of each clip, (clips, T)."""
-    rule, T, short, clips = (
-        about["reading"],
-        about["clip"]["frames"],
-        about["clip"]["short_video"],
-        about["test"]["clips"],
-    )
+    rule, clip, clips = about["reading"], about["clip"], about["test"]["clips"]
+    T, short = clip["frames"], clip["short_video"]
     stamps, header, tick = decode(path, lambda n, frame: frame.pts)
     N, timed = len(stamps), len(stamps) > 1 and None not in stamps
     t = (np.sort(stamps) - min(stamps)) * tick if timed else np.arange(N) / header  # seconds at which frames begin

@@ -1,5 +1,6 @@
 """What all tests share: the real videos, a small rendered set, and a way to write a video."""
 
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +63,27 @@ def _refused(report: Any) -> Any:
         if is_required(reason, os.environ.get("VIDSSL_REQUIRE", "")):
             report.outcome, report.longrepr = ("failed", f"VIDSSL_REQUIRE={os.environ['VIDSSL_REQUIRE']}: {reason}")
     return report
+
+
+@contextmanager
+def _permissions():
+    """Let permissions count for root too: its effective capabilities 1 and 2 (DAC) are taken away for a while."""
+    head = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before, libc = (ctypes.c_uint32 * 6)(), ctypes.CDLL(None)
+    assert libc.capget(head, before) == 0
+    without = (ctypes.c_uint32 * 6)(*before)
+    without[0] &= ~0b110
+    assert libc.capset(head, without) == 0
+    try:
+        yield
+    finally:
+        libc.capset(head, before)
+
+
+@pytest.fixture
+def permissions():
+    """A context in which permissions count for root too."""
+    return _permissions
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -71,9 +71,9 @@ def test_a_full_disk_leaves_what_was_there(step, path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, step, full)
-        with pytest.raises(OSError, match="No space left"), replacing(path) as file:
+        with pytest.raises(OSError, match="No space left") as caught, replacing(path) as file:
             file.write(NEW)
-    assert content(path) == before
+    assert content(path) == before and caught.value.filename == str(path)
 
 
 def test_what_a_killed_process_left_is_written_over(path):
@@ -93,17 +93,11 @@ def test_what_cannot_be_written_is_an_oserror(where, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "file").read_bytes() == OLD
 
 
-def test_a_folder_that_is_not_mine_is_an_oserror(tmp_path):
+def test_a_folder_that_is_not_mine_is_an_oserror(tmp_path, permissions):
     tmp_path.chmod(0o500)
-    user = os.geteuid()
-    if user == 0:  # root may write anywhere
-        os.seteuid(65534)
-    try:
-        with pytest.raises(PermissionError), replacing(tmp_path / "file") as file:
-            file.write(NEW)
-    finally:
-        os.seteuid(user)
-        tmp_path.chmod(0o700)
+    with permissions(), pytest.raises(PermissionError), replacing(tmp_path / "file") as file:
+        file.write(NEW)
+    tmp_path.chmod(0o700)
     assert not list(tmp_path.iterdir())
 
 

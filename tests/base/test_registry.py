@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.registry import APPS, Registry
+from vidssl.base.registry import APPS, Registry, did_you_mean
 
 
 @pytest.fixture
@@ -46,8 +46,38 @@ def test_the_closest_name_is_suggested(package):
 
     with pytest.raises(ConfigError, match=r"^no thing 'aple' \(did you mean 'apple'\?\); there are: apple, pear$"):
         THINGS["aple"]
-    with pytest.raises(ConfigError, match=r"^no thing 'xyz'; there are: apple, pear$"):
-        THINGS["xyz"]
+
+
+KNOWN = (
+    "--out",
+    "--clips",
+    "--crops",
+    "--checkpoint",
+    "--batch-size",
+    "--trust-checkpoint",
+    "--size",
+    "--one-per-video",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        *(
+            ("--output", "--out"),
+            ("--ot", "--out"),
+            ("oit", "--out"),
+            ("--clip", "--clips"),
+            ("--checkpiont", "--checkpoint"),
+        ),
+        *(("--batchsize", "--batch-size"), ("--batch", "--batch-size"), ("--trust", "--trust-checkpoint")),
+        ("--clips-per-video", "--clips"),
+        *((name, None) for name in ("--nosuch", "--no-such-option", "--n", "--o", "--silent", "--lr", "--input")),
+        *((name, None) for name in ("--device", "--videos", "--model")),
+    ],
+)
+def test_only_a_near_name_is_suggested(name, near):
+    assert did_you_mean(name, KNOWN) == (f" (did you mean '{near}'?)" if near else "")
 
 
 def test_a_plug_in_that_cannot_be_imported_is_named_at_every_look_up(package, tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,7 +34,7 @@ def refused(command, arguments, capsys):
 
 def of_command(name, arguments, capsys):
     code, printed, line = refused(lambda: cli.run(name, arguments), arguments, capsys)
-    assert printed == {"error": line.partition("error: ")[2], "status": code} and code == 2
+    assert printed == {"error": line.removeprefix("error: "), "status": 2} and code == 2 and line.startswith("error: ")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,7 +64,9 @@ def required(name):
         (KeyboardInterrupt(), 130, "interrupted: Ctrl-C"),
         (Interrupted(signal.SIGTERM), 75, "interrupted"),
         (PeerError("process 1 has ended"), 1, "process 1 has ended"),
-        (OSError(28, "No space left on device"), 2, "[Errno 28] No space left on device"),
+        (OSError(28, "Full", "a.csv"), 2, "a.csv: Full; free disk space or choose another folder"),
+        (PermissionError(13, "Denied"), 2, "Denied; give this user the permission"),
+        (OSError("of a library"), 2, "of a library"),
     ],
 )
 def test_each_status(error, status, message, capsys):
@@ -94,3 +98,29 @@ def test_the_name_of_a_command(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main()
     assert "invalid choice: 'trian'" in json.loads(capsys.readouterr().out)["error"]
+
+
+HELP = "import sys; sys.argv = ['vidssl', '--help']; from vidssl.cli import main; main()"
+RESULT = "from vidssl.cli import guarded, print_result; guarded(lambda: print_result('done', False))"
+FULL = (
+    "error: cannot print the result to stdout: No space left on device; free disk space or send it elsewhere; what the "
+    "command has written stays\n"
+)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    ("code", "redirection", "status", "shown"),
+    [
+        (HELP, "| true", 0, ""),
+        (RESULT, "| true", 141, ""),
+        (RESULT, "> /dev/full", 2, FULL),
+        (RESULT, ">&-", 0, ""),
+        (RESULT, "2>&-", 0, "done\n"),
+    ],
+)
+def test_a_reader_that_has_gone_and_a_full_disk(code, redirection, status, shown, buffered):
+    """Python itself would say "Exception ignored … BrokenPipeError" as it ends, with status 120."""
+    command = f'"$0" {"" if buffered else "-u"} -c "$1" {redirection}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command, sys.executable, code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (status, shown)

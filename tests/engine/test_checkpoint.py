@@ -6,7 +6,6 @@ import logging
 import os
 import resource
 import tracemalloc
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -357,23 +356,10 @@ def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch)
     assert names(folder) == files_of(8, 12)
 
 
-@contextmanager
-def nobody():
-    """Be a user who may not write everywhere."""
-    root = not os.geteuid()
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
-def test_fault_18_a_read_only_folder(folder, monkeypatch):
-    monkeypatch.chdir(folder)  # the folders above are open to their owner alone
+def test_fault_18_a_read_only_folder(folder, monkeypatch, permissions):
+    monkeypatch.chdir(folder)
     folder.chmod(0o555)
-    with nobody():
+    with permissions():
         with pytest.raises(CheckpointError, match=r"^cannot write step-00000012.pt: Permission denied; earlier"):
             checkpoint.write_checkpoint(Path(), 12, content(12), keep=2)
         assert names(Path()) == files_of(4, 8)
@@ -383,12 +369,12 @@ def test_fault_18_a_read_only_folder(folder, monkeypatch):
     assert names(folder) == files_of(8, 12)
 
 
-def test_fault_17_checkpoints_that_may_not_be_read(folder, monkeypatch):
+def test_fault_17_checkpoints_that_may_not_be_read(folder, monkeypatch, permissions):
     """They are not damaged: the message says what the matter is."""
     monkeypatch.chdir(folder)
     for path in folder.glob("*.pt"):
         path.chmod(0)
-    with nobody(), pytest.raises(CheckpointError, match=r"none of the 2 .*step-00000008.pt: Permission denied"):
+    with permissions(), pytest.raises(CheckpointError, match=r"none of the 2 .*step-00000008.pt: Permission denied"):
         checkpoint.newest_valid(Path())
 
 

@@ -41,6 +41,10 @@ def test_a_table_has_the_features_of_the_folder_bit_by_bit(to, videos, tmp_path,
     table, x = read(tmp_path / f"x/features.{to}"), np.load(tmp_path / "x/features.npy")
     assert [*table] == ["path", "class", "start", "end", *(f"x{n}" for n in range(x.shape[1]))]
     assert np.array_equal(table.filter(regex="^x").to_numpy(np.float32), x)
+    assert repr(made) == f"<Features: 4 videos x {x.shape[1]} features in {tmp_path}/x>"
+    assert repr(made.names) == f"{sorted(NAMES)[:3]}"[:-1] + ", … (4 in all)]" and made.names[:9] == tuple(
+        sorted(NAMES)
+    )
     with open(tmp_path / "x/rows.csv", newline="") as file:
         assert [*table["path"]] == [row["path"] for row in csv.DictReader(file)] == sorted(NAMES)
     assert table[["class", "start", "end"]].isna().all(axis=None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vidssl import cli
-from vidssl.base.command_line_and_notices import leave_out, left_out, naming_at_once, noticing
+from vidssl.base.command_line_and_notices import leave_out, left_out, noticing
 from vidssl.base.errors import VidsslError
 from vidssl.data.dataset import most_broken
 from vidssl.evaluation.features import TestClips
@@ -339,7 +339,7 @@ def test_only_the_outer_block_names_and_a_failed_one_none(caplog):
             leave_out([("b", "b: gone"), ("a", "a: gone")])
         assert not said(caplog) and left_out() == {"a": "a: gone", "b": "b: gone"}
         leave_out([("a", "a: gone")])
-        with naming_at_once():
+        with noticing(at_once=True):
             leave_out([("c", "c: gone")])
         assert said(caplog) == ["1 video cannot be read and is left out: c: gone"]
     assert said(caplog)[1:] == ["2 videos cannot be read and are left out: a: gone; b: gone"]

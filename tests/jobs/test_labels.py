@@ -182,7 +182,7 @@ def test_the_command_says_it_with_its_options(folder, tmp_path, monkeypatch, cap
         printed.startswith(line) and line in caplog.text and f"L{line[1:]}." in (tmp_path / "a/index.html").read_text()
     )
     assert "--labels folders takes them for classes, --labels FILE gives others" in printed
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="argument --labels: expected one argument"):
         cli.run("track", ["clips", "--labels"])
     with pytest.raises(ConfigError, match="leave out labels"):
         cli.run("track", ["clips", "--checkpoint", FLOOR, "--labels", "none", "--out", str(tmp_path / "c")])

@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import threading
 import zlib
 from pathlib import Path
@@ -196,16 +197,70 @@ def test_1_7_files_that_are_not_videos(tmp_path, write_sound):
     (tmp_path / "zeros.mp4").write_bytes(bytes(100_000))
     write_sound(tmp_path / "sound.mp4")
     for name, reason in {
-        "none.mp4": "No such file",
         "empty.mp4": "empty",
         "page.mp4": "not a video",
         "zeros.mp4": "not a video",
         "sound.mp4": "no video stream",
-        ".": "no numbered images in the folder",
     }.items():
         with pytest.raises(DecodeError, match=reason) as caught:
             open_video(tmp_path / name)
         assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def unreadable(tmp_path, write_video, numbered, monkeypatch):
+    """A folder of files that cannot be read, each for another reason."""
+    monkeypatch.chdir(tmp_path)
+    content = write_video(tmp_path / "whole.mp4", numbered(3)).read_bytes()
+    for name in ("denied.mp4", "closed/a.mp4", "denied.png", "frames/0.png", "folder.mp4/0.txt", "shut/0.png"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(content)
+    for name in ("denied.mp4", "closed", "denied.png", "frames/0.png", "shut"):
+        Path(name).chmod(0)
+    links = {"link.mp4": "gone.avi", "link.png": "gone.png", "loop.mp4": "loop.mp4", "to_denied.mp4": "denied.mp4"}
+    for name, target in {**links, "link.tar": "gone.tar"}.items():
+        Path(name).symlink_to(target)
+    with tarfile.open("denied.tar", "w") as tar:
+        tar.add("whole.mp4")
+    Path("denied.tar").chmod(0)
+    yield
+    for name in ("closed", "shut"):
+        Path(name).chmod(0o700)
+
+
+DENIED = "cannot be read: Permission denied; give this user the permission"
+REASONS = {
+    **dict.fromkeys(("denied.mp4", "closed/a.mp4", "to_denied.mp4", "denied.png", "shut", "frames"), DENIED),
+    "denied.tar#whole.mp4": DENIED,
+    "link.mp4": "a link to gone.avi, which does not exist",
+    "link.png": "a link to gone.png, which does not exist",
+    "link.tar#a.mp4": "a link to gone.tar, which does not exist",
+    "loop.mp4": "cannot be read: Too many levels of symbolic links",
+    "whole.mp4/a.mp4": "cannot be read: Not a directory; a folder of this path is a file",
+    "folder.mp4": "no numbered images in the folder (.bmp, .jpeg, .jpg, .png, .webp)",
+    "whole.avi": "No such file; did you mean whole.mp4?",
+    "other.mp4": "No such file",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_each_reason_why_a_file_cannot_be_read(name, unreadable, permissions):
+    with permissions(), pytest.raises(DecodeError) as caught:
+        open_video(name, fps=5)
+    file = {"frames": "frames/0.png"}.get(name, name.partition("#")[0])
+    assert str(caught.value) == f"{file}: {REASONS[name]}"
+
+
+def test_a_file_that_vanishes_before_ffmpeg_opens_it(tmp_path, write_video, numbered, monkeypatch):
+    path, real = write_video(tmp_path / "a.mp4", numbered(3)), reader.open_container
+
+    def vanished(path, max_pixels):
+        path.unlink()
+        return real(path, max_pixels)
+
+    monkeypatch.setattr(reader, "open_container", vanished)
+    with pytest.raises(DecodeError, match=r"a\.mp4: No such file$"):
+        open_video(path)
 
 
 def test_1_truncated_file(tmp_path, write_video, numbered, number_of):

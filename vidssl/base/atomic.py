@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from vidssl.base.errors import DataError, first_few
 
 _log = logging.getLogger(__name__)
+ELSEWHERE = "choose another folder to write to"
 
 
 @contextmanager
@@ -28,6 +29,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # of a write: a full disk names no file
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -57,14 +62,22 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the file system in this block into a DataError: `path` cannot be written, why, what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT))
+        raise DataError(f"cannot write {path}: {error.strerror or error}; {full}{ELSEWHERE}") from None
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically, creating its folder; a DataError if it cannot be written."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; free disk space or choose another folder") from None
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -113,12 +126,10 @@ def state_of(path: Path) -> tuple[int, int]:
 @contextmanager
 def creating_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # A sibling, for the rename. One level deeper, as other users cannot read mkdtemp's own folder.
         scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     try:
         folder = scratch / path.name
         folder.mkdir()

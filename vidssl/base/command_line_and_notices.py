@@ -43,34 +43,22 @@ def running(command: str, arguments: Sequence[str], worded: Callable[[str], str]
 
 
 @contextmanager
-def noticing(output: str | Path | None = None) -> Iterator[None]:
+def noticing(output: str | Path | None = None, at_once: bool = False) -> Iterator[None]:
     """Log each message of `log_once` once in this block, a command or a job, and name the videos left out at its end.
 
-    Nested blocks are one. A block that fails names none. `output` is the folder whose results list all of them.
+    Nested blocks are one, but with `at_once`, as the end of a training may be days away. A block that fails names none.
+    `output` is the folder whose results list all of them.
     """
     outer = _notices.get()
-    notices = outer or _Notices()
-    if output is not None:
-        notices.outputs.append(Path(output))
-    if outer is not None:
+    notices = _Notices(outer.said if outer else set()) if at_once or outer is None else outer
+    notices.outputs.extend([] if output is None else [Path(output)])
+    if notices is outer:
         yield
         return
     token = _notices.set(notices)
     try:
         yield
         _name(left_out(), notices.outputs)
-    finally:
-        _notices.reset(token)
-
-
-@contextmanager
-def naming_at_once() -> Iterator[None]:
-    """Name the videos that this block leaves out at its end: that of a training may be days away."""
-    outer = _notices.get()
-    token = _notices.set(_Notices() if outer is None else _Notices(outer.said))
-    try:
-        yield
-        _name(left_out(), ())
     finally:
         _notices.reset(token)
 

@@ -1,9 +1,11 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EDQUOT, ENOSPC, ENOTDIR, EPERM, EROFS
+from pathlib import Path
 
 
 class VidsslError(Exception):
@@ -78,18 +80,6 @@ class PeerError(VidsslError):
         self.kind, self.reason = kind, reason
 
 
-class UsageError(SystemExit):
-    """A mistake in the options of a command, status 2; it is printed already.
-
-    Attributes:
-        message: What it is.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = message
-
-
 class Interrupted(BaseException):
     """A signal asked the run to stop. Not an error, so `except Exception` does not catch it.
 
@@ -126,6 +116,31 @@ def how_many(count: int, unit: str) -> str:
 def hint_at_device(name: str) -> str:
     """Return what the error for a device that cannot be chosen adds, if `name` is that option."""
     return "; CUDA_VISIBLE_DEVICES=1 names one GPU of several for cuda, and mps is not used" * (name == "device")
+
+
+_REMEDIES = {
+    **dict.fromkeys((ENOSPC, EDQUOT), "; free disk space or choose another folder"),
+    **dict.fromkeys((EACCES, EPERM), "; give this user the permission"),
+    EROFS: "; choose another folder",
+    ENOTDIR: "; a folder of this path is a file",
+}
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error says; one of the file system says its file, the reason and the remedy, without numbers."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        file = "" if error.filename is None else f"{error.filename}: "
+        text = f"{file}{error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
+    return text + "; set TMPDIR to a writable folder" * ("usable temporary directory" in text)
+
+
+def why_unreadable(path: str | Path, error: OSError | None = None) -> str:
+    """Return why the system does not let a file be read, and the remedy, without its path; None: it is missing."""
+    if error is None or isinstance(error, FileNotFoundError):
+        is_link = os.path.islink(path)  # noqa: PTH114 - no error for names that no file can have
+        return f"a link to {Path(path).readlink()}, which does not exist" if is_link else "No such file"
+    return f"cannot be read: {error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
 
 
 def in_one_line(error: Exception, limit: int = 300) -> str:

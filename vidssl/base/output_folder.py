@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from vidssl.base import distributed
-from vidssl.base.atomic import file_hash, replacing, write_json
+from vidssl.base.atomic import ELSEWHERE, file_hash, replacing, write_json, writing
 from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.safe_parse import read_json
@@ -41,7 +41,6 @@ _LONGEST = 255  # bytes of a file name
 _PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
 _claimed: list[tuple[Path, bool]] = []  # folders that this process marked, and whether it created them
 _DATA = ("copies", "images")  # kinds of outputs that are inputs of other commands
-ELSEWHERE = "choose another folder to write to"
 
 
 def claim(
@@ -125,10 +124,8 @@ def outputs_in(folder: Path, root: Path) -> set[str]:
 
 def _contents(folder: Path) -> tuple[list[Path], dict[str, Any]]:
     """List what is in a folder beside mark, lock and the single files that vidssl wrote; return also the mark."""
-    try:
+    with writing(folder):
         paths = sorted(folder.iterdir()) if folder.exists() else []
-    except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
     mark = _read_mark(folder)  # after the list: the main process of a run writes the mark before all else
     known = {MARK, ".lock", *mark["files"]}
     return [path for path in paths if path.name not in known and not path.name.startswith(f".{MARK}.")], mark
@@ -176,13 +173,13 @@ def write_files(
     """Write files, all of them or none, and record them in the mark of the folder.
 
     Raises:
-        DataError: As of `check_files`, or a file that vidssl did not write has other content.
-        OSError: They cannot be written.
+        DataError: As of `check_files`, or a file that vidssl did not write has other content, or one cannot be written.
     """
     unknown = check_files(folder, contents, inputs, shared)
     _refuse([path for path in unknown if path.read_bytes() != contents[path.name]])
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as written:  # the files are renamed when all of them are on disk, and recorded before
+    # The files are renamed when all of them are on disk, and recorded before.
+    with writing(folder), ExitStack() as written:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             file = written.enter_context(replacing(folder / name))
             file.write(content)
@@ -307,10 +304,8 @@ def check_writable(folder: Path) -> None:
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
-    try:
+    with writing(folder):
         tempfile.TemporaryFile(prefix=f".{MARK}.", dir=existing).close()  # the name counts where no file can be unnamed
-    except OSError as error:
-        raise DataError(f"cannot write {folder}: {error.strerror}; {ELSEWHERE}") from None
 
 
 def _relative(path: Path, folder: Path) -> str:

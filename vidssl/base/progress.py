@@ -4,7 +4,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from tqdm import tqdm
@@ -58,7 +58,8 @@ class _Lines:
     def write(self, text: str) -> None:
         """Write a state; a blank one clears the line on a terminal, and is nothing here."""
         if text.strip():
-            print(text.strip(), file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody reads stderr: the work goes on, as it does without its log
+                print(text.strip(), file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """Do nothing: each line is flushed."""

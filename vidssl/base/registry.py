@@ -84,9 +84,11 @@ os.register_at_fork(before=importing.acquire, after_in_parent=importing.release,
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `" (did you mean 'x'?)"` for the closest known name, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    """Return `" (did you mean 'x'?)"` for a known name of nearly the same letters or beginning, or an empty string."""
+    word, plain = name.lstrip("-"), {text.lstrip("-"): text for text in known}
+    near = difflib.get_close_matches(word, plain, n=1, cutoff=0.75 if len(word) > 4 else 0.65)  # 1 letter of 3 differs
+    near += [text for text in plain if min(len(word), len(text)) > 2 and text[: len(word)] == word[: len(text)]]
+    return f" (did you mean '{plain[near[0]]}'?)" if near else ""
 
 
 def load_app(kind: str, name: str) -> Any:

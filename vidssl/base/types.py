@@ -1,6 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -317,6 +317,9 @@ class Features:
         """Return the number of rows."""
         return len(self.x)
 
+    def __repr__(self) -> str:
+        return f"<Features: {self}>"
+
     def __str__(self) -> str:
         """Describe them in a line."""
         rows = how_many(len(self), "window" if self.windows else "video")
@@ -341,8 +344,14 @@ class Features:
         label = int(self.label[row])
         return None if label < 0 else self.classes[label] if self.classes else str(label)
 
+    def rows(self) -> Iterator[tuple[str | None, str | None, float | None, float | None]]:
+        """Yield path, class, start and end of each row; None: not known. Paths are as in `names`."""
+        for n in range(len(self)):
+            record = self.records[n] if self.records else VideoRecord("")
+            yield self.names[n] if self.records else None, self.class_name(n), record.start, record.end
+
     def to_pandas(self) -> Any:
-        """Return a table of pandas: `path`, `start`, `end`, `label`, `class`, and a column for each feature.
+        """Return a table of pandas: `path`, `class`, `start`, `end`, `index`, `label`, and a column for each feature.
 
         Paths are those of the list, or below the folder: a table of theirs can be merged on `path`.
 
@@ -354,13 +363,10 @@ class Features:
         except ModuleNotFoundError:
             raise ConfigError("a table needs pandas, which is not installed: pip install pandas") from None
 
-        columns: dict[str, Any] = {"index": self.index.numpy(), "label": self.label.numpy()}
-        if self.records:
-            start, end = zip(*((record.start, record.end) for record in self.records), strict=True)
-            columns = {"path": [*self.names], "start": start, "end": end, **columns}
-        columns["class"] = [*map(self.class_name, range(len(self)))]
+        about = pandas.DataFrame(self.rows(), columns=["path", "class", "start", "end"])
+        about = about.astype({"start": float, "end": float}).assign(index=self.index.numpy(), label=self.label.numpy())
         x = pandas.DataFrame(self.x.numpy(), columns=[f"x{n}" for n in range(self.x.shape[1])])
-        return pandas.concat([pandas.DataFrame(columns), x], axis=1)
+        return pandas.concat([about, x], axis=1)
 
     def __post_init__(self) -> None:
         if len(self.records) not in (0, len(self.x)):

@@ -5,6 +5,7 @@
 """
 
 import argparse
+import atexit
 import importlib
 import io
 import json
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 from vidssl.base.atomic import without_nan
 from vidssl.base.command_line_and_notices import running
-from vidssl.base.errors import Interrupted, PeerError, UsageError, VidsslError
+from vidssl.base.errors import ConfigError, DataError, Interrupted, PeerError, VidsslError, in_words
 from vidssl.base.keep_memory import keep_memory
 from vidssl.base.registry import APPS
 from vidssl.cli.options_from_signatures import JobSignature, Parser, add_options, option_name, parse, read_signature
@@ -92,6 +93,7 @@ def main(command: str | None = None, name: str | None = None) -> None:
     keep_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):  # an ascii terminal: no traceback after the work
         sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # `2>&-`; logs and bars take it for open
     logging.captureWarnings(True)
     arguments = sys.argv[1:]
     if command is None:
@@ -103,18 +105,18 @@ def main(command: str | None = None, name: str | None = None) -> None:
 
 def _run_named(arguments: Sequence[str]) -> None:
     """Run the command that the first argument names."""
-    parser = Parser(
-        prog="vidssl",
-        description="Self-supervised learning of video representations.",
-        epilog=list_jobs("commands", COMMANDS),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _parser_of_names("vidssl", "Self-supervised learning of video representations.", "COMMAND", COMMANDS)
     parser.add_argument("--version", action="version", version=__version__)
-    text = "see below; COMMAND --help lists its options"
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=text)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parsed = parser.parse_args(arguments)
-    run(parsed.command, parsed.arguments, f"vidssl {parsed.command}")
+    command = parser.parse_args(arguments[:1]).name
+    run(command, arguments[1:], f"vidssl {command}")
+
+
+def _parser_of_names(prog: str | None, summary: str, word: str, jobs: Mapping[str, Job | Group]) -> Parser:
+    parser = Parser(prog, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = list_jobs("commands" if word == "COMMAND" else "one of", jobs)
+    text = f"see below; {word} --help lists its options"
+    parser.add_argument("name", choices=jobs, metavar=word, help=text)
+    return parser
 
 
 def list_jobs(title: str, jobs: Mapping[str, Job | Group]) -> str:
@@ -141,10 +143,10 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     takes_input = any(argument.name == "videos" for argument in job.signature.arguments)
     if inputs := [text for text in settings if takes_input and not _is_setting(text)]:
         if len(inputs) > 1:
-            parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
+            raise ConfigError(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
         parsed["videos"], settings = Path(inputs[0]), [text for text in settings if _is_setting(text)]
     if takes_input and (paths := [text for text in settings if os.path.exists(text)]):  # noqa: PTH110 - any length
-        parser.error(f"{paths[0]} is a setting, and there is a file or folder of this name: write ./{paths[0]} for it")
+        raise ConfigError(f"{paths[0]} is a setting, and there is a file of this name: write ./{paths[0]} for it")
     if job.of_splits is not None and "splits" in parsed:
         job = Job(job.module, job.of_splits)
     worded = partial(in_options, signature=job.signature)
@@ -186,12 +188,8 @@ def parser_of(
     parser = Parser(prog)
     if isinstance(job, Group):
         if not name:
-            parser.formatter_class = argparse.RawDescriptionHelpFormatter
-            parser.description, parser.epilog = job.summary, list_jobs("one of", job.jobs)
-            text = "see below; NAME --help lists its options"
-            parser.add_argument("name", choices=job.jobs, metavar="NAME", help=text)
-            name, arguments = parser.parse_args(arguments[:1]).name, arguments[1:]
-            parser = Parser(f"{parser.prog} {name}")
+            name = _parser_of_names(prog, job.summary, "NAME", job.jobs).parse_args(arguments[:1]).name
+            parser, arguments = Parser(f"{parser.prog} {name}"), arguments[1:]
         job = job.jobs[name]
     parser.description = job.signature.description
     add_options(parser, job.signature)
@@ -242,9 +240,16 @@ def print_result(result: Any, as_json: bool, worded: Callable[[str], str] = str)
             content = asdict(content)
         elif not isinstance(content, dict):
             content = {"path" if isinstance(content, Path) else "report": content}
-        print(json.dumps(without_nan(content)[0], default=str, allow_nan=False))
-        return
-    print(*(line for line in (worded(str(result)), getattr(result, "file", None)) if line), sep="\n")
+        lines = [json.dumps(without_nan(content)[0], default=str, allow_nan=False)]
+    else:
+        lines = [str(line) for line in (worded(str(result)), getattr(result, "file", None)) if line]
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:  # nobody reads on, as after `head`: end as other programs do, without a word
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        reason = f"cannot print the result to stdout: {error.strerror}"
+        raise DataError(f"{reason}; free disk space or send it elsewhere; what the command has written stays") from None
 
 
 def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> None:
@@ -255,34 +260,43 @@ def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> N
     as a JSON object.
     """
     start_log()
+    atexit.register(_flush)
+    line = ""
     try:
         if os.path.expanduser("~") == "~":  # noqa: PTH111 - neither HOME nor a user: libraries would make a folder "~"
             os.environ["HOME"] = tempfile.gettempdir()
         command()
         return
-    except (VidsslError, OSError) as error:  # OSError: for example, the disk is full
-        message, status = str(error), 1 if isinstance(error, PeerError) else 2
-        message += "; set TMPDIR to a writable folder" * ("usable temporary directory" in message)
-        print(f"error: {message}", file=sys.stderr)
-    except UsageError as error:
-        message, status = error.message, 2
+    except (VidsslError, OSError) as error:
+        message, status = in_words(error), 1 if isinstance(error, PeerError) else 2
+        line = f"error: {message}"
     except Interrupted as request:  # it was announced, see `StopRequest`
         message, status = "interrupted", 130 if request.signal == signal.SIGINT else INTERRUPTED
     except KeyboardInterrupt:
-        message, status = "interrupted: Ctrl-C", 130
-        with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
-            print(message, file=sys.stderr, flush=True)
+        line, status = "interrupted: Ctrl-C", 130
+        message = line
     except Exception as error:
-        _print_error(f"a bug of vidssl: {type(error).__name__}: {error}", 1, arguments)
+        _print_error("", f"a bug of vidssl: {type(error).__name__}: {error}", 1, arguments)
         raise
-    _print_error(message, status, arguments)
+    _print_error(line, message, status, arguments)
     sys.exit(status)
 
 
-def _print_error(message: str, status: int, arguments: Collection[str]) -> None:
+def _print_error(line: str, message: str, status: int, arguments: Collection[str]) -> None:
+    with suppress(OSError):  # nobody reads it: Ctrl-C also ends the `tee` of a pipe
+        print(line, end="\n" if line else "", file=sys.stderr)
     if "--json" in arguments and os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
-            print(json.dumps({"error": message, "status": status}, allow_nan=False), flush=True)
+            print(json.dumps({"error": message, "status": status}, allow_nan=False))
+
+
+def _flush() -> None:
+    """Write what is still to be written, or drop it if nobody reads it: Python would report that as it ends."""
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            print(end="", file=stream, flush=True)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def start_log() -> None:

@@ -5,14 +5,13 @@ import ast
 import inspect
 import logging
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vidssl.base.errors import ConfigError, UsageError, hint_at_device
+from vidssl.base.errors import ConfigError, hint_at_device
 from vidssl.base.registry import did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
@@ -121,20 +120,18 @@ _INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses without abbreviations; an error is one line, and names the option that is nearest to an unknown one."""
+    """Parses without abbreviations; a mistake is a ConfigError, which names the option that is near an unknown one."""
 
     def __init__(self, prog: str | None = None, **settings: Any) -> None:
         super().__init__(prog=prog, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Print a mistake, and raise it as a UsageError."""
+        """Raise the mistake that argparse has noticed."""
         if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
-            near = did_you_mean(unknown[1], self._option_string_actions)
-            message += f"{near}; the options: {self.prog} --help"
+            message += did_you_mean(unknown[1], self._option_string_actions)
         if re.match("argument --device: invalid choice", message):
             message += hint_at_device("device")
-        self._print_message(f"{self.prog}: error: {message}\n", sys.stderr)
-        raise UsageError(message)
+        raise ConfigError(f"{message}; see {self.prog} --help")
 
 
 def _limited(kind: type[int] | type[float], limit: int, text: str) -> float:
@@ -158,13 +155,10 @@ above_zero = partial(_limited, float, 0)
 
 
 def config_file(text: str) -> Path:
-    """Parse the path or the name of a config, as `find_config`."""
+    """Find a config by its path or name, as `find_config`."""
     from vidssl.base.config import find_config  # late: pydantic takes longer than a help text
 
-    try:
-        return find_config(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return find_config(text)
 
 
 def _count_or_all(text: str) -> int | str:
@@ -272,10 +266,10 @@ def parse(parser: argparse.ArgumentParser, signature: JobSignature, arguments: S
             settings, values = settings + moved, [value for value in values if value not in moved]
         option = option_name(name)
         if not values or len({*values}) < len(values):
-            parser.error(f"{option} needs different values, got {' '.join(values) or 'none'}")
+            raise ConfigError(f"{option} needs different values, got {' '.join(values) or 'none'}")
         if kinds[name] in _NUMBERS:
             if wrong := [value for value in values if not re.fullmatch("[0-9]{1,4}", value)]:
-                parser.error(f"{option}: {wrong[0]} is not a number: write {option} 1 2 3")
+                raise ConfigError(f"{option}: {wrong[0]} is not a number: write {option} 1 2 3")
             values = [int(value) for value in values]
         parsed[name] = values
     return {**parsed, "settings": settings} if settings else parsed

@@ -140,6 +140,9 @@ class Column(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         return map(self.item, range(len(self)))
 
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self[:3]))}{f', … ({len(self):,} in all)' * (len(self) > 3)}]"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 

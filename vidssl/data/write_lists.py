@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidssl.base.atomic import ELSEWHERE
 from vidssl.base.errors import DataError
-from vidssl.base.output_folder import ELSEWHERE, check_files, write_files
+from vidssl.base.output_folder import check_files, write_files
 from vidssl.base.registry import APPS
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import is_file, is_utf8
@@ -36,10 +37,7 @@ def write_lists(
     """
     texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
     check_beside(out, root, classes, lists, inputs)
-    try:
-        write_files(out, {name: text.encode("utf-8") for name, text in texts.items()}, inputs, _BESIDE)
-    except OSError as error:
-        raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
+    write_files(out, {name: text.encode("utf-8") for name, text in texts.items()}, inputs, _BESIDE)
 
 
 def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from vidssl.base import distributed
-from vidssl.base.command_line_and_notices import naming_at_once
+from vidssl.base.command_line_and_notices import noticing
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, naming
 from vidssl.data.clip_samplers import ClipSettings
@@ -110,7 +110,7 @@ def encode_list(
     """
     fixed = {"clips": 1, "crops": 1, "precision": run.precision, "allow_missing": True}
     test = evaluation_clips(run).model_copy(update=fixed)
-    with naming_at_once():
+    with noticing(at_once=True):
         columns, _ = encode_videos(
             network, test.dataset(videos), test, device, lambda _, views: (next(views),), "rows", check=request.check
         )

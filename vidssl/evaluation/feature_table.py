@@ -3,12 +3,11 @@
 import csv
 import importlib.util
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidssl.base.atomic import replacing
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.atomic import replacing, writing
+from vidssl.base.errors import ConfigError
 from vidssl.base.types import Features
 
 _COLUMNS = ("path", "class", "start", "end")  # before x0, x1, …
@@ -28,16 +27,8 @@ def write_table(features: Features, path: Path) -> None:
     memory-mapped: they are read row by row, or in blocks.
     """
     write = {".csv": _write_csv, ".parquet": _write_parquet}[path.suffix]
-    try:
-        with replacing(path) as file:
-            write(features, file)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def _rows(features: Features) -> Iterator[tuple[str, str | None, float | None, float | None]]:
-    for n, (name, record) in enumerate(zip(features.names, features.records, strict=True)):
-        yield name, features.class_name(n), record.start, record.end
+    with writing(path), replacing(path) as file:
+        write(features, file)
 
 
 def _write_csv(features: Features, file: BinaryIO) -> None:
@@ -45,7 +36,7 @@ def _write_csv(features: Features, file: BinaryIO) -> None:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow((*_COLUMNS, *(f"x{n}" for n in range(features.x.shape[1]))))
     # Of numpy's float32 the text is the shortest that is read as the same number.
-    rows.writerows((*row, *x) for row, x in zip(_rows(features), features.x.numpy(), strict=True))
+    rows.writerows((*row, *x) for row, x in zip(features.rows(), features.x.numpy(), strict=True))
     text.detach()  # flushed; the file is closed by who opened it
 
 
@@ -55,7 +46,7 @@ def _write_parquet(features: Features, file: BinaryIO) -> None:
 
     types = zip(_COLUMNS, (pa.string(), pa.string(), pa.float64(), pa.float64()), strict=True)
     schema = pa.schema([*types, *((f"x{n}", pa.float32()) for n in range(features.x.shape[1]))])
-    rows = _rows(features)
+    rows = features.rows()
     with parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(features), _BLOCK_ROWS):
             x = features.x[start : start + _BLOCK_ROWS].numpy()

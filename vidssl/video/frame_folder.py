@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as header  # reads headers only
 
-from vidssl.base.errors import DecodeError, TooLargeError, too_large
+from vidssl.base.errors import DecodeError, TooLargeError, too_large, why_unreadable
 from vidssl.base.types import VideoMeta
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
@@ -24,6 +24,7 @@ _NUMBERED = re.compile(rf"(?!\.)(.*?)(\d+)(?:{_SUFFIXES})", re.IGNORECASE)  # pr
 _log = logging.getLogger(__name__)
 _warned: list[Path] = []  # the first animated image of this process: one warning is enough
 
+_NO_IMAGE = "not an image, or damaged"
 # Checked by content, so that a file of another kind never reaches a decoder, whatever its suffix.
 _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
 
@@ -138,8 +139,11 @@ class FrameFolder:
                     _log.warning("%s is animated: only the first of its %d frames is read, as always", file, count)
         except header.DecompressionBombError as error:
             raise TooLargeError(f"{file}: {error}") from None
-        except (OSError, ValueError):
-            raise DecodeError(f"{file}: not an image, or damaged") from None
+        except OSError as error:
+            reason = why_unreadable(file, error) if error.errno else _NO_IMAGE  # an error of PIL has no number
+            raise DecodeError(f"{file}: {reason}") from None
+        except ValueError:
+            raise DecodeError(f"{file}: {_NO_IMAGE}") from None
         if height * width > self._max_pixels:
             raise too_large(file, width, height, self._max_pixels)
         return width, height
@@ -150,7 +154,7 @@ class FrameFolder:
         with suppress(OSError, cv2.error):  # cv2.error: more pixels in its header than OpenCV reads at all
             image = cv2.imdecode(np.fromfile(file, np.uint8), cv2.IMREAD_COLOR_RGB)
         if image is None:
-            raise DecodeError(f"{file}: not an image, or damaged")
+            raise DecodeError(f"{file}: {_NO_IMAGE}")
         return np.asarray(image, np.uint8)
 
 
@@ -158,7 +162,7 @@ def _in_order(path: Path) -> list[Path]:
     try:
         numbered = sorted((*parts, file) for file in path.iterdir() if (parts := frame_number(file.name)))
     except OSError as error:
-        raise DecodeError(f"{path}: cannot read the folder: {error.strerror}") from None
+        raise DecodeError(f"{path}: {why_unreadable(path, error)}") from None
     if not numbered:
         raise DecodeError(f"{path}: no numbered images in the folder ({', '.join(sorted(IMAGE_SUFFIXES))})")
     for (prefix, number, file), (next_prefix, next_number, next_file) in pairwise(numbered):

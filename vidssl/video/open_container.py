@@ -12,7 +12,7 @@ import cv2
 from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
-from vidssl.base.errors import DecodeError, NoVideoError, UndecodableError, too_large
+from vidssl.base.errors import DecodeError, NoVideoError, UndecodableError, too_large, why_unreadable
 from vidssl.video.tar_members import find_member
 
 # What FFmpeg, OpenCV and the file system raise while a file is read; any other error is one of this program.
@@ -69,8 +69,12 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
     except av.ArgumentError:
         raise DecodeError(f"{path}: not a video of a supported format ({_FORMATS})") from None
     except (av.FFmpegError, OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DecodeError(f"{path}: not a video: {reason}") from None
+        try:  # FFmpeg has the same errors for a damaged file
+            with open(member.tar if member else path, "rb") as file:
+                file.read(1)
+        except OSError as unreadable:
+            raise DecodeError(f"{path}: {why_unreadable(path, unreadable)}") from None
+        raise DecodeError(f"{path}: not a video: {getattr(error, 'strerror', None) or error}") from None
     stream = video_stream(container)
     if stream is None:
         container.close()

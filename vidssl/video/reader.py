@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vidssl.base.config import Settings
-from vidssl.base.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError
+from vidssl.base.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError, why_unreadable
 from vidssl.base.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, frame_number, is_image
@@ -223,8 +223,7 @@ def _open_packed(path: Path, max_pixels: int, missing: OSError) -> Video:
     if packed := find_frames(str(path)):
         frames = PackedFrames(str(path), *packed, max_pixels)
         return Video(str(path), frames.meta, frames)
-    reason = f"No such file{_similar_name(path)}" if isinstance(missing, FileNotFoundError) else missing.strerror
-    raise DecodeError(f"{path}: {reason}") from None
+    raise DecodeError(f"{path}: {why_unreadable(path, missing)}{_similar_name(path)}") from None
 
 
 def _reopen_counted(
@@ -290,6 +289,7 @@ def _similar_name(path: Path) -> str:
     """Suggest the file of a small folder with the most similar name, in upper or lower case."""
     names: dict[str, str] = {}
     with suppress(OSError), os.scandir(path.parent) as entries:
-        names = {entry.name.casefold(): entry.name for entry in islice(entries, _MAX_COMPARED + 1)}
-    near = difflib.get_close_matches(path.name.casefold(), names, n=1) if len(names) <= _MAX_COMPARED else []
+        names = {Path(entry.name).stem.casefold(): entry.name for entry in islice(entries, _MAX_COMPARED + 1)}
+    few = len(names) <= _MAX_COMPARED and not os.path.islink(path)  # noqa: PTH114 - names that no file can have
+    near = difflib.get_close_matches(path.stem.casefold(), names, n=1, cutoff=0.8) if few else []
     return f"; did you mean {names[near[0]]}?" if near else ""

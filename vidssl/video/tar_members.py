@@ -6,7 +6,7 @@ import tarfile
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from vidssl.base.errors import DecodeError
+from vidssl.base.errors import DecodeError, why_unreadable
 
 _MARK = ".tar#"
 _State = tuple[int, int]  # size and modification time of a tar: a changed one is read again
@@ -56,7 +56,7 @@ def _members(tar: str) -> tuple[dict[str, tuple[int, int]], int]:
             _known[tar] = state, members
         return _known[tar][1], state[1]
     except OSError as error:
-        raise DecodeError(f"{tar}: {error.strerror}") from None
+        raise DecodeError(f"{tar}: {why_unreadable(tar, error)}") from None
     # The others: fields of damaged headers, as numbers or names.
     except (tarfile.TarError, ValueError, OverflowError, EOFError, UnicodeError) as error:
         raise DecodeError(f"{tar}: not an uncompressed tar, or damaged: {error}; unpack it") from None

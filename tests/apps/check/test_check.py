@@ -257,7 +257,7 @@ def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
     assert reasons["fine.mp4", "duplicate"] == "the list has the same row for Fine.mp4"
     assert reasons["FINE.mp4", "duplicate"] == "the list has the same row for Fine.mp4 with label 0"
     assert reasons["Twice/a.MP4", "missing"] == "there are twice/A.mp4 and twice/a.mp4"
-    assert reasons["Fime.mp4", "missing"] == "no such file"
+    assert reasons["Fime.mp4", "missing"] == "No such file"
     assert read_list(result.list).names == tuple(kept)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 from vidssl.apps.check.file_defects import Fault, check_video
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, why_unreadable
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
@@ -203,7 +203,8 @@ def _examine(
         if state_of_video(str(root / name)) is None:
             variants = _variants(root, name, allow_external)
             if len(variants) != 1:
-                return name, None, [("missing", f"there are {' and '.join(variants)}" if variants else "no such file")]
+                reason = f"there are {' and '.join(variants)}" if variants else why_unreadable(root / name)
+                return name, None, [("missing", reason)]
             if normalize("NFC", variants[0]) == normalize("NFC", name):
                 faults.append(("other Unicode form", f"the list has {name!a}, the file is {variants[0]!a}"))
             else:

@@ -278,10 +278,7 @@ def write_boxes(out: Path, root: Path, lists: Mapping[str, Tree], inputs: Sequen
     check_boxes(out, root, lists, inputs)
     texts = {f"{name}.json": json.dumps(content) + "\n" for name, content in lists.items()}
     texts["root.txt"] = f"{root.resolve()}\n"
-    try:
-        write_files(out, {name: text.encode() for name, text in texts.items()}, inputs, ["root.txt"])
-    except OSError as error:
-        raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
+    write_files(out, {name: text.encode() for name, text in texts.items()}, inputs, ["root.txt"])
 
 
 def check_boxes(out: Path, root: Path, names: Iterable[str], inputs: Sequence[Path] = ()) -> None:

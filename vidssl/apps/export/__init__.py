@@ -269,7 +269,11 @@ def export(
     if parts:
         return _export_sum(name, parts, to, path, options)
     if file is None:
-        return _export_external(name, path, options)
+        subject = load_subject(name, options)  # of another library, or `vidssl-frames`
+        if has_no_graph(subject.encoder):
+            raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
+        description = describe_export(None, subject.test, subject.encoder, subject.origin)
+        return _write_graph(subject.encoder.eval(), subject.test, path, description)
     content = read_checkpoint(file, trust)
     run = bind_stored(content["config"], f"config of {name}", trust)
     test = evaluation_clips(run)
@@ -278,7 +282,8 @@ def export(
     origin = content.get("network", {}).get("checkpoint")
     origin = origin or {"file": file.resolve().name, "sha256": file_hash(file), "step": content["step"]}
     description = describe_export(run, test, network, origin)
-    worst = None  # the largest difference of the features of a graph to torch's
+    if to in ("onnx", "pt2"):
+        return _write_graph(network, test, path, description, [file])
     if to == "folder":
         paths = None if results is None else [*map(Path, results)]
         tested = results_for_card(description, file.absolute(), paths)
@@ -288,34 +293,25 @@ def export(
             write_whole(folder / "README.md", model_card(path.name, description, tested).encode())
     else:
         with writing_file(path, [file]):
-            if to == "safetensors":
-                write_backbone(content, str(file), path, network=description)
-            else:
-                worst = save_graph(network, path, test.clip.frames, test.size, description)
-    written = JobResults({**description, "largest_difference": worst})
-    shape = " x ".join(map(str, description["input"]["shape"]))
-    written.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
-    if worst is not None:
-        written.text += f"; largest difference to torch {worst:.1g}"
-    return written
+            write_backbone(content, str(file), path, network=description)
+    return _written(path, description)
 
 
-def _export_external(name: str, path: Path, options: NetworkOptions) -> JobResults:
-    """Write an encoder of another library, or `vidssl-frames`, as a graph."""
-    subject = load_subject(name, options)
-    network = subject.encoder.eval()
-    if has_no_graph(network):
-        raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
-    described = describe_export(None, subject.test, network, subject.origin)
-    return _write_graph(network, subject.test, path, described, f"{network.dim} features")
-
-
-def _write_graph(network: nn.Module, test: TestClips, path: Path, description: Tree, output: str) -> JobResults:
-    with writing_file(path):
+def _write_graph(
+    network: nn.Module, test: TestClips, path: Path, description: Tree, inputs: Sequence[Path] = ()
+) -> JobResults:
+    with writing_file(path, inputs):
         worst = save_graph(network, path, test.clip.frames, test.size, description)
+    return _written(path, description, worst)
+
+
+def _written(path: Path, description: Tree, worst: float | None = None) -> JobResults:
+    """Say what was written; `worst` is the largest difference of the features of a graph to torch's."""
     written = JobResults({**description, "largest_difference": worst})
-    shape = " x ".join(map(str, description["input"]["shape"]))
-    written.text = f"{path}: {shape} to {output}; largest difference to torch {worst:.1g}"
+    name = f"{description['backbone']['name']}, " if "backbone" in description else ""
+    output = description.get("output") or f"{description['num_features']} features"
+    written.text = f"{path}: {name}{' x '.join(map(str, description['input']['shape']))} to {output}"
+    written.text += "" if worst is None else f"; largest difference to torch {worst:.1g}"
     return written
 
 
@@ -327,7 +323,7 @@ def _export_network_of(kind: str, folder: Path, to: str, path: Path, trust: bool
     network, test, description = load_app("network", kind).network_of(folder, trust)
     clips = describe_clips_of_graph(test, network)
     description |= clips | {"input": {**clips["input"], **description["input"]}}
-    return _write_graph(network, test, path, description, description["output"])
+    return _write_graph(network, test, path, description)
 
 
 def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, options: NetworkOptions) -> JobResults:
@@ -449,19 +445,6 @@ def save_graph(network: nn.Module, path: Path, frames: int, size: int, descripti
     return worst
 
 
-@contextmanager
-def _warnings_only(*names: str) -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def _export_onnx(network: nn.Module, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     import onnx
 
@@ -471,8 +454,9 @@ def _export_onnx(network: nn.Module, clips: Tensor, description: Tree) -> tuple[
         "opset_version": OPSET,
     }
     settings |= {"dynamo": True, "dynamic_shapes": _DYNAMIC, "verbose": False, "external_data": False}
-    with _warnings_only("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
-        program = torch.onnx.export(network, (clips,), **settings)
+    for name in ("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
+        logging.getLogger(name).setLevel(logging.WARNING)
+    program = torch.onnx.export(network, (clips,), **settings)
     assert program is not None  # with dynamo
     model = program.model_proto
     onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in description.items()})

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vidssl.base.command_line_and_notices import leave_out, left_out
 from vidssl.base.config import Tree, build, to_yaml
 from vidssl.base.distributed import choose_device
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, how_many
 from vidssl.base.output_folder import claim
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
@@ -222,8 +222,8 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     settings = [("sampler", data["sampler"]), *((f"recipe {n}", view) for n, view in enumerate(data["views"]))]
     details = [
         ("Config", Path(name).name),
-        ("List", f"{listed.path}, {_counted(len(listed))}"),
-        ("Shown", f"the first {_counted(total)} of the first epoch"),
+        ("List", f"{listed.path}, {how_many(len(listed), 'video')}"),
+        ("Shown", f"the first {how_many(total, 'video')} of the first epoch"),
         ("Draws", f"those of epochs 0 to {draws - 1}" if draws > 1 else "those of epoch 0"),
         ("Seed", str(run.seed)),
     ]
@@ -238,18 +238,14 @@ def _show_network(subject: Subject, listed: VideoList, out: Path, videos: int) -
     total, protocol = min(videos, len(listed)), subject.describe()["protocol"]
     details = [
         ("Network", subject.name),
-        ("List", f"{listed.path}, {_counted(len(listed))}"),
-        ("Shown", "all" if total == len(listed) else f"the first {_counted(total)}"),
+        ("List", f"{listed.path}, {how_many(len(listed), 'video')}"),
+        ("Shown", "all" if total == len(listed) else f"the first {how_many(total, 'video')}"),
         ("Clips of a video", clips_in_words(protocol)),
         ("Crops of a clip", " + ".join(str(part["crops"]) for part in protocol.get("parts", [protocol]))),
     ]
     samples = ([sample] for sample in show_clips(subject, listed, videos))
     settings = [("evaluation", protocol)]
     return _write_page(out, f"Views of {subject.name}", details, settings, listed, samples, total, trains=False)
-
-
-def _counted(videos: int) -> str:
-    return f"{videos:,} video{'s' * (videos != 1)}"
 
 
 def _write_page(
@@ -271,10 +267,7 @@ def _write_page(
         reason = next(iter(left_out().values()), "")
         raise DataError(f"none of the {total} videos of {listed.path} can be read; the first: {reason}")
     texts = [(name, to_yaml(tree)) for name, tree in settings]
-    try:
-        write_views_page(out / "index.html", title, details, texts, cards, [*left_out().values()])
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
+    write_views_page(out / "index.html", title, details, texts, cards, [*left_out().values()])
     return out / "index.html"
 
 
@@ -307,8 +300,7 @@ def video_card(samples: Sequence[ShownSample], listed: VideoList, trains: bool =
     record, meta = listed.records[first.row], first.meta
     facts = [] if record.label < 0 else [f"class {listed.class_name(record.label)}"]
     if meta is not None and first.used == first.row:
-        frames = f"{meta.num_frames:,} frame{'s' * (meta.num_frames > 1)}"
-        facts += [f"{frames} of {meta.width} x {meta.height}", f"{meta.fps:.4g} fps"]
+        facts += [f"{how_many(meta.num_frames, 'frame')} of {meta.width} x {meta.height}", f"{meta.fps:.4g} fps"]
         if (record.start, record.end) != (None, None):
             facts.append("a span of its file")
     facts.append(f"row {first.row} of the list")

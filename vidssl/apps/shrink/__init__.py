@@ -155,7 +155,7 @@ def _original_of_copy(target: Path) -> tuple[int, int]:
     original = original_of(target) if target.is_file() else None
     if original is None:
         raise DataError(
-            f"{target} is not a copy by vidssl, or was changed since: choose another folder, or move it away"
+            f"{target} is not a copy by vidssl, or was changed: choose another folder, or move it away"
         )
     return original
 

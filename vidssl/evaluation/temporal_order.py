@@ -125,7 +125,7 @@ class Order(EvaluationProtocol):
                 count = int((videos.labels == videos.classes.index(name)).sum())
                 if count < needed:
                     raise DataError(
-                        f"order: {name!r} has {count} of {needed} videos it needs in {videos.path}: lower folds"
+                        f"order: {name!r} needs {needed} videos, and {videos.path} has {count}: lower folds"
                     )
 
 

@@ -154,9 +154,7 @@ def _original_of_copy(target: Path) -> tuple[int, int]:
     """Size and modification time of the original of a copy; a DataError for another file, which is not replaced."""
     original = original_of(target) if target.is_file() else None
     if original is None:
-        raise DataError(
-            f"{target} is not a copy by vidssl, or was changed: choose another folder, or move it away"
-        )
+        raise DataError(f"{target} is not a copy by vidssl, or was changed: choose another folder, or move it away")
     return original
 
 

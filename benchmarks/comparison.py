@@ -259,7 +259,7 @@ def _what(kind: Kind, method: str | None, subset: dict[str, Any] | None) -> str:
     parts: list[str] = [kind] if method is None else [kind, method]
     if subset is not None:
         fraction, each = subset.get("fraction"), subset.get("per_class")
-        parts.append(f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{each} labels a class")
+        parts.append(f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{each} labels per class")
     return ", ".join(parts)
 
 

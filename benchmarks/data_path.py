@@ -1,7 +1,7 @@
 """Time training from files against training on tensors: `python benchmarks/data_path.py --clips LIST [--device cuda]`.
 
 The list names a batch of clips or more, best like those of Kinetics (340x256, 25 fps, 10 s). They are read as they are,
-from shrunk copies and from packed frames, and augmented by the workers or on the device. Printed are views a second of
+from shrunk copies and from packed frames, and augmented by the workers or on the device. Views per second are of
 the loader alone, of the training step from files, and of the same step on tensors that lie on the device; the ratio of
 the last two is the efficiency of the data path. The step is vidssl's step of SCE in `train_step.py`. Files are in the
 page cache. Wall time.
@@ -51,7 +51,7 @@ def views_a_second(batches: Iterator[object], views: int, limit: float, device: 
 def measure(
     videos: VideoList, step: Ours, frames: int, size: int, augment: str, parsed: argparse.Namespace
 ) -> tuple[float, float]:
-    """Return the views a second of the loader alone and of steps from it."""
+    """Return the views per second of the loader alone and of steps from it."""
     recipes = [RECIPES[name](RECIPES[name].Config(size=size)) for name in NAMES]
     sampler = Random(Random.Config(frames=frames, seconds=2.56))
     dataset = ClipDataset(videos, sampler, recipes, on_device=augment == "device")
@@ -102,7 +102,7 @@ def main() -> None:
                     print(*rows[-1], flush=True)
     header = ["setting", "read from", "augmented by", "loader", "step from files", "step on tensors", "efficiency"]
     print(table(header, rows))
-    print(f"\nviews a second; {parsed.batch} videos x 2 views, {parsed.workers} workers, {parsed.device}")
+    print(f"\nviews per second; {parsed.batch} videos x 2 views, {parsed.workers} workers, {parsed.device}")
     finish({"batch": parsed.batch, "workers": parsed.workers, "data_path": figures}, parsed.json)
 
 

@@ -194,7 +194,7 @@ def main() -> None:
     rows = [
         [name, *(f"{cell['ms']:.1f} ({cell[f'to_{ours}']:.2f})" for cell in figures[name].values())] for name in figures
     ]
-    print(table([f"ms a clip (times {ours})", *titles], rows))
+    print(table([f"ms per clip (times {ours})", *titles], rows))
     if REFERENCE in readers:
         rows = [["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures[base].values())]]
         print("\n" + table(["", *titles], rows))

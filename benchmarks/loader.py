@@ -1,7 +1,7 @@
 """Time whole loaders: `python benchmarks/loader.py --videos FOLDER [--json FILE]`.
 
 Two views of 8x224² (strong_alpha and strong_beta, 2.56 s) of each video, two worker processes, from clips like those of
-Kinetics. Printed are clips a second of the wall clock and CPU milliseconds a view, of all processes together, starting
+Kinetics. Clips per second of the wall clock and CPU milliseconds per view are of all processes together, starting
 them included; ratios are medians over rounds in which all loaders take their turn. The peers are put together from
 public libraries: their readers, their transforms, torch's DataLoader.
 """
@@ -134,7 +134,7 @@ def main() -> None:
         cells = [figures[title][name] for title in figures]
         shown = [f"{c['clips_a_second']:.1f}, {c['cpu_ms']:.1f} ({c['to_vidssl']:.2f})" for c in cells]
         rows.append([name, *shown])
-    print(table(["clips/s, CPU ms a view (times vidssl)", *figures], rows))
+    print(table(["clips/s, CPU ms per view (times vidssl)", *figures], rows))
     finish({"rounds": parsed.rounds, "loader": figures}, parsed.json)
 
 

@@ -2,7 +2,7 @@
 
 Every video of the list is copied as H.264 with key frames only, as JPEG and as WebP frames. Compared are
 
-* clips a second of one core, 8 frames in 2.56 s: decoding alone, and with a view of the recipe `strong`. CPU time of
+* clips per second of one core, 8 frames in 2.56 s: decoding alone, and with a view of the recipe `strong`. CPU time of
   one process; all readers take their turn in each round, on the same clip of the same video; medians of the ratios.
   webdataset reads the same JPEG shards: all frames of a video in the order of the shard, of which a clip is decoded.
 * Bytes of a video; PSNR of the frames of 100 videos against those of the original at the same size.
@@ -123,7 +123,7 @@ def compared(wanted: list[Features], found: list[Features]) -> dict[str, float]:
 
 
 def timed(lists: dict[str, VideoList], shards: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Time all readers: clips a second and ratio to the files, for decoding and for whole samples."""
+    """Time all readers: clips per second and ratio to the files, for decoding and for whole samples."""
     recipe: Recipe = RECIPES["strong"](RECIPES["strong"].Config(size=size))
     clips, more = web_clips(shards), web_clips(shards)
     rng = partial(generator, 1)

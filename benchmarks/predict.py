@@ -68,7 +68,7 @@ def few(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, str]]:
     """UCF101 with 5 and 20 examples of a class."""
     train, test = ucf_lists(data)
     return [
-        predict_clips(out, encoder, draw(train, shots, seed), test, r"_(g\d+)_", {"examples a class": str(shots)})
+        predict_clips(out, encoder, draw(train, shots, seed), test, r"_(g\d+)_", {"examples per class": str(shots)})
         for shots in (5, 20)
     ]
 

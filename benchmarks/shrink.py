@@ -161,14 +161,14 @@ def main() -> None:
     networks = {"untrained": load_subject("random", {**given, "cfg": arguments.cfg})}
     if arguments.checkpoint:
         networks["trained"] = load_subject(arguments.checkpoint, given)
-    header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms a clip (times faster)"]
+    header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms per clip (times faster)"]
     for name in networks:
         header += [f"{name}: cosine to the original", "between originals", "own original first"]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for side in SIZES:
             rows += measure(videos, side, networks, Path(folder), arguments.workers)
-    print(f"{len(videos)} videos; originals: {rows[0]['ms_original']:.1f} ms a clip\n")
+    print(f"{len(videos)} videos; originals: {rows[0]['ms_original']:.1f} ms per clip\n")
     print(table(header, [shown(row, networks) for row in rows]))
     finish({"list": str(arguments.list), "videos": len(videos), "rows": rows}, arguments.json)
 

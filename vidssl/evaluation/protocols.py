@@ -116,7 +116,7 @@ class EvaluationProtocol:
     labels: ClassVar[bool] = True  # needs labels
     maps: ClassVar[bool] = False  # needs the feature maps of a layer: features of several `cells`
     reverse: ClassVar[bool] = False  # needs the features of the reversed clips, in `reverse`
-    several: ClassVar[bool] = False  # needs lists with several labels a row, in `targets`; `check` gets them too
+    several: ClassVar[bool] = False  # needs lists with several labels per row, in `targets`; `check` gets them too
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -260,7 +260,7 @@ class _Linear(EvaluationProtocol):
         """Return mean and standard deviation of `score(k, draw)` for each number of shots, and what was left out."""
         numbers: dict[str, float] = {}
         for k in [k for k in self.config.shots if k <= smallest]:
-            draws = progress(range(self.config.draws), title=f"{k} videos a class", unit="draw", leave=False)
+            draws = progress(range(self.config.draws), title=f"{k} videos per class", unit="draw", leave=False)
             scores = [score(k, draw) for draw in draws]
             numbers |= {f"{self.name}@{k}": mean(scores), f"{self.name}@{k}_spread": stdev(scores)}
         skipped = [k for k in self.config.shots if k > smallest]
@@ -384,7 +384,7 @@ def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     return {name: metrics.accuracy(predicted, label), f"{name}_mean_class": mean_class}
 
 
-# Several labels a row ---------------------------------------------------------------------------------------
+# Several labels per row ---------------------------------------------------------------------------------------
 
 
 class _SeveralSettings(_LinearSettings):

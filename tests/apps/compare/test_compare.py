@@ -284,7 +284,7 @@ def test_modules_have_the_names_that_a_mapping_gives_them(digits, tmp_path):
     reasons = {(pair["first"], pair["second"]): pair["reason"] for pair in section["pairs"]}
     assert reasons["mean", "the same"] == "equal"
     assert "mean and the same have the same weights and clips." in section["verdict"]["doubts"]
-    assert "at most 20 a class" in results.text and "1 a class" in results.text and "guessing" in results.text
+    assert "at most 20 per class" in results.text and "1 per class" in results.text and "guessing" in results.text
     assert results["encoders"]["thumbnails"]["floor"] is False and results["encoders"]["floor:thumbnails"]["floor"]
     assert results["encoders"]["mean"]["gigaflops_per_video"] is None  # torch sees none
     kept = [results["encoders"][name]["features"] for name in model]
@@ -386,7 +386,7 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
         (tmp_path / name / "root.txt").write_text(f"{root}\n")
     own_list = digits / "motion/train.csv"
     for videos, given, named in (
-        (tmp_path / "several/list.csv", {}, "has several labels a video: a comparison needs one of each"),
+        (tmp_path / "several/list.csv", {}, "has several labels per video: a comparison needs one of each"),
         (own_list, {"more_labels": [tmp_path / "none/list.csv"]}, "none/list.csv:1: header 'path' has no column label"),
         (tmp_path / "some/list.csv", {}, "some/list.csv: a comparison needs two videos or more with labels"),
         (tmp_path / "alone/list.csv", {}, "no class has two videos, of 40 with labels: label more"),

@@ -90,7 +90,7 @@ def compare(
         group: Regular expression for the recording in a path: its first capture group, else its match (default: as
             names state it).
         limit: Compare only so many videos, about as many of each class.
-        shots: Labels a class of the logistic regressions beside that of all labels.
+        shots: Labels per class of the logistic regressions beside that of all labels.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
@@ -207,7 +207,7 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
         raise DataError(f"{videos.path}: a comparison needs two videos or more{' with labels' if lists else ''}")
     for labelled in lists:
         if labelled.targets is not None:
-            raise DataError(f"{labelled.path} has several labels a video: a comparison needs one of each")
+            raise DataError(f"{labelled.path} has several labels per video: a comparison needs one of each")
         label = labelled.labels[labelled.labels >= 0].tolist()
         if max(Counter(label).values(), default=0) < 2:
             many = f"no class has two videos, of {len(label)} with labels"
@@ -335,7 +335,7 @@ def _pair(pair: Difference, names: Sequence[str]) -> Tree:
 def comparison_table(results: JobResults, section: Tree) -> str:
     """Format the accuracies of a section, the best encoder first, and its verdict."""
     accuracy, measures = section["accuracy"], [*section["guessing"]]
-    rows = [["encoder", *(score_column(measure, section) for measure in measures), "s a video", "MB"]]
+    rows = [["encoder", *(score_column(measure, section) for measure in measures), "s per video", "MB"]]
     for name in sorted(accuracy, key=lambda name: -accuracy[name][PRIMARY]):
         encoder = results["encoders"][name]
         seconds = encoder.get("seconds_per_video")

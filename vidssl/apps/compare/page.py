@@ -53,7 +53,7 @@ def score_column(measure: str, section: Tree) -> str:
     if measure in _MEASURES:
         return _MEASURES[measure]
     labels = int(measure.removeprefix("logistic_"))
-    return f"{'at most ' if section['fewest_labels'] < labels else ''}{labels} a class"
+    return f"{'at most ' if section['fewest_labels'] < labels else ''}{labels} per class"
 
 
 def _section(section: Tree, results: Tree) -> Tree:

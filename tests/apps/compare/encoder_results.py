@@ -18,6 +18,7 @@ def encoder_results(
     def encoder(number: int, name: str) -> dict[str, Any]:
         return {
             "floor": name == floor,
+            "part": False,
             "protocol": {"clip": clip, "clips": 3, "crops": 1, "size": 112, "short_side": None},
             "checkpoint": {"licence": "MIT", "training": ["kinetics"]},
             "overlap": None,
@@ -59,7 +60,7 @@ def encoder_results(
     return {
         "sections": [section],
         "encoders": {name: encoder(number, name) for number, name in enumerate(predicted)},
-        "groups": {"how": "the names", "count": 3},
+        "groups": {"how": "each name is one", "count": 3},
         "videos": [*names],
         "failed": {},
         "near_copies": [],

@@ -12,11 +12,11 @@ from vidssl.evaluation.statistics import Difference, Estimate
 CLASSES = [{"name": "run", "videos": 40, "groups": 20}, {"name": "walk", "videos": 40, "groups": 20}]
 
 
-def encoder(name, value, operations=1.0, floor=False, low=None, network="", seen=0, **stated):
+def encoder(name, value, operations=1.0, floor=False, low=None, network="", seen=0, part=False, **stated):
     """An encoder and its number."""
     overlap = {"not_checked": "gone"} if seen is None else {"videos": seen}
     facts = {"gigaflops_per_video": operations, "features": network or name, "checkpoint": stated, "overlap": overlap}
-    return ComparedEncoder(name, floor, facts, None), Estimate(value, low)
+    return ComparedEncoder(name, floor, facts, None, part), Estimate(value, low)
 
 
 def verdict(encoders, *given):
@@ -156,6 +156,14 @@ def test_an_encoder_below_what_learned_nothing():
     assert not any("differences" in doubt for doubt in found["doubts"])
     best = verdict(three, [pair(0, 1, 0.03, 0.01), *pairs[1:]], CLASSES, 0.14)
     assert best["answer"] == f"net is best: 13.0 % (guessing 14.0){said}"
+
+
+def test_parts_of_a_sum_are_no_answer():
+    numbers = {"A+B": 0.8, "A": 0.9, "B": 0.7}
+    three = [encoder(name, number, low=0.6, part=name != "A+B") for name, number in numbers.items()]
+    found = verdict(three, [pair(0, 1, -0.1, OPEN), pair(0, 2, 0.1, OPEN), pair(1, 2, 0.2, WORSE)], CLASSES, 0.5)
+    assert found["answer"] == "A+B: 80.0 % (guessing 50.0), but A alone is higher: 90.0 %." and found["best"] == "A+B"
+    assert "A+B is not shown to be better than B alone." in found["doubts"]
 
 
 def test_an_interval_without_zero_that_is_not_shown():

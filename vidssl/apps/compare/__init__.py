@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl.apps.compare.features_and_predictions import (
+    OF_SAME_CLIPS,
     ComparedEncoder,
     common_rows,
     extract_all,
@@ -121,6 +122,7 @@ def compare(
             raise DataError(f"{compared.path}: there is no video that all encoders can be measured on")
         for encoder in encoders:
             encoder.features = of_rows(encoder.features, rows)
+            encoder.part = not encoder.floor and encoder.name.removesuffix(OF_SAME_CLIPS) not in requested
         groups, copies, not_searched = _with_copies(
             groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options
         )
@@ -135,7 +137,9 @@ def compare(
             "labels": what[0],
             "sections": sections,
             "common_neighbours": pairs,
-            "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in encoders},
+            "encoders": {
+                encoder.name: {**encoder.facts, "floor": encoder.floor, "part": encoder.part} for encoder in encoders
+            },
             "failed": {name: str(error) for name, error in failures.items()},
             "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
             "near_copies": [[names[first], names[second]] for first, second in copies],
@@ -213,7 +217,7 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
             many = f"no class has two videos, of {len(label)} with labels"
             raise DataError(f"{_file(labelled)}: {many}: label more, or raise limit")
     if lists and not groups.number.any():
-        raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
+        raise DataError(f"all {len(videos)} videos are of one recording: {groups.how}; group=REGEX divides them")
     for labelled in lists:
         known = labelled.labels >= 0
         if not of_several_recordings(labelled.labels[known], groups.number[known]).any():
@@ -252,7 +256,7 @@ def _with_copies(
     pairs, not_searched = distributed.on_main(work)
     copies = [(first, second) for first, second, _ in pairs]
     if not groups.stated and copies:
-        groups = groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})")
+        groups = groups.joined(copies, f"{groups.how}, near copies too ({len(copies)})")
     return groups, copies, not_searched
 
 

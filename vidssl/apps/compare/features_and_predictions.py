@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 _FEATURES, _PREDICTIONS = "features", "predictions"
 
 SAME_CLIPS = 4  # of a video
+OF_SAME_CLIPS = ", same clips"  # in the names of encoders that are measured on these
 _FLOOR = "floor:"
 _VERSION = 2  # of the predictions
 _TIMED, _FEWEST_TIMED = 3, 40  # videos by which the time of an encoder is estimated, and from which number on
@@ -53,6 +54,7 @@ class ComparedEncoder:
     floor: bool  # thumbnails, differences of frames, motion, an untrained network
     facts: Tree
     features: Features
+    part: bool = False  # of a sum; nobody asked for it alone
 
 
 def extract_all(
@@ -85,7 +87,7 @@ def extract_all(
                 raise broken[0]
             subjects = {"": subject}
             if same_seconds is not None:
-                subjects[", same clips"] = with_clips(subject, same_seconds)
+                subjects[OF_SAME_CLIPS] = with_clips(subject, same_seconds)
             for clips, of_clips in subjects.items():
                 title, joined = f"{name}{clips}", [encoders[f"{part}{clips}"] for part in names_of_parts]
                 if joined:

@@ -27,11 +27,11 @@ class _Ranking:
     ):
         self.encoders, self.means = encoders, means
         self.names = [encoder.name for encoder in encoders]
-        self.learned = [n for n, encoder in enumerate(encoders) if not encoder.floor]
+        self.learned = [n for n, encoder in enumerate(encoders) if not (encoder.floor or encoder.part)]
         self.pairs = {(pair.first, pair.second): pair for half in differences for pair in (half, half.turned())}
         self.best = max(self.learned or range(len(encoders)), key=lambda n: means[n].value)
         self.rest = [n for n in self.learned or range(len(encoders)) if not self.is_worse(n, self.best)]
-        self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # floors
+        self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # not of learned
 
     def is_worse(self, n: int, than: int) -> bool:
         """Whether an encoder is shown to be worse than another one."""
@@ -62,13 +62,14 @@ class _Ranking:
                 answer += f"; {self.listed(some)} {'is' if len(some) == 1 else 'are'} worse{than}"
         return answer
 
-    def higher_floors(self) -> str:
-        """Say which floors have a higher number than the best encoder."""
-        if not self.higher:
-            return ""
-        number = max(self.means[n].value for n in self.higher)
-        are = "is" if len(self.higher) == 1 else "are"
-        return f", but {self.listed(self.higher)}, which learned nothing, {are} higher: {100 * number:.1f} %"
+    def higher_ones(self) -> str:
+        """Say which floors and parts of sums have a higher number than the best encoder."""
+        said = ""
+        for floor, what in ((True, ", which learned nothing,"), (False, " alone")):
+            if some := [n for n in self.higher if self.encoders[n].floor == floor]:
+                number, are = max(self.means[n].value for n in some), "is" if len(some) == 1 else "are"
+                said += f", but {self.listed(some)}{what} {are} higher: {100 * number:.1f} %"
+        return said
 
     def cheapest(self) -> tuple[int, str]:
         """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
@@ -95,8 +96,9 @@ class _Ranking:
         if all(low is None or low <= chance for low in (self.means[n].low for n in self.learned)):
             said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
         for n, encoder in enumerate(self.encoders):
-            if encoder.floor and n not in (self.best, *self.higher) and not self.is_worse(n, self.best):
-                said.append(f"{best} is not shown to be better than {encoder.name}, which learned nothing.")
+            what = ", which learned nothing" if encoder.floor else " alone"
+            if n not in (*self.learned, self.best, *self.higher) and not self.is_worse(n, self.best):
+                said.append(f"{best} is not shown to be better than {encoder.name}{what}.")
         to_best = [self.pairs[n, self.best] for n in self.learned if n != self.best]
         differ = [pair for pair in to_best if "differ" in pair.reason]
         said += [f"{best} and {self.names[pair.first]} {pair.reason}." for pair in differ]
@@ -153,12 +155,12 @@ def decide(
         "best": ranking.names[ranking.best],
         "is_clear": len(ranking.rest) == 1 and len(ranking.learned) != 1,
         "cheapest": ranking.names[cheapest],
-        "answer": f"{ranking.answer(chance)}{ranking.higher_floors()}.{needs_less}",
+        "answer": f"{ranking.answer(chance)}{ranking.higher_ones()}.{needs_less}",
         "doubts": [
             *ranking.doubts(chance),
             *doubts,
             *_doubts_of_videos(classes, num_copies),
-            *_doubts_of_training([encoder for encoder in encoders if not encoder.floor]),
+            *_doubts_of_training([encoder for encoder in encoders if not (encoder.floor or encoder.part)]),
         ],
     }
 

@@ -1,11 +1,9 @@
 """Encoders compared on the digits: what is kept, joined, left out and said; predictions: leave_recording_out."""
 
 import json
-import logging
 import re
 import shutil
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -405,26 +403,6 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
         with pytest.raises((ConfigError, DataError), match=named) as caught:
             vidssl.compare(videos, model=f"{own}:good", out=tmp_path / "out", workers=0, **given)
         assert "\n" not in str(caught.value)
-
-
-class Slow(Brightness):
-    """Takes a twentieth of a second for each clip."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.05 * len(x))
-        return super().forward(x)
-
-
-def test_how_long_it_takes_is_said_before(digits, tmp_path, monkeypatch, caplog):
-    """By a few videos of each encoder that has no features yet; not where it is quick, or there are few videos."""
-    monkeypatch.setattr(encoder_scores, "_LONG", 1.5)
-    given = {"model": {"slow": Slow()}, "test": CLIPS, "group": GROUP, "shots": (1,)}
-    with caplog.at_level(logging.INFO):
-        for limit, expected in ((None, True), (None, False), (12, False)):
-            caplog.clear()
-            vidssl.compare(digits / "motion/train.csv", out=tmp_path / "out", limit=limit, **given)
-            said = (re.fullmatch(r"about (0:00:0[2-9]) for 40 videos: slow \1", line) for line in caplog.messages)
-            assert any(said) == expected
 
 
 def test_a_list_that_somebody_has_labelled_is_not_written_over(compared, digits):

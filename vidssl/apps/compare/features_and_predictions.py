@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from functools import reduce
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.list_identity import identify
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import JoinedClips, extract_features, join_features
+from vidssl.evaluation.features import JoinedClips, join_features
 from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict_left_out
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.jobs.extract import extract_to, loaded
@@ -42,8 +41,6 @@ SAME_CLIPS = 4  # of a video
 OF_SAME_CLIPS = ", same clips"  # in the names of encoders that are measured on these
 _FLOOR = "floor:"
 _VERSION = 2  # of the predictions
-_TIMED, _FEWEST_TIMED = 3, 40  # videos by which the time of an encoder is estimated, and from which number on
-_LONG = 60.0  # seconds
 
 
 @dataclass
@@ -73,7 +70,6 @@ def extract_all(
     the videos these are. The features of a sum are those of its parts, which are among the models. Floors come last.
     """
     encoders, failures, part = dict[str, ComparedEncoder](), dict[str, VidsslError](), part or {}
-    _log_estimate(models, videos, options, out, part)
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
     name_of = {str(model): name for name, model in models}
     data = identify(videos)
@@ -100,29 +96,6 @@ def extract_all(
             _log.warning("%s is left out: %s", name, error)
             failures[name] = error
     return sorted(encoders.values(), key=lambda encoder: encoder.floor), failures
-
-
-def _log_estimate(
-    models: Sequence[tuple[str, Model]], videos: VideoList, options: NetworkOptions, out: Path, part: Tree
-) -> None:
-    """Log about how long the encoders take that have no features yet, by a few videos of each, if that is long."""
-    if len(videos) < _FEWEST_TIMED:
-        return
-    seconds, few = dict[str, float](), videos.rows(range(_TIMED))
-    for name, model in models:
-        if not str(model).startswith(_FLOOR) and len(parts_of(model)) < 2:
-            with suppress(VidsslError):  # the comparison says what fails
-                subject = load_subject(model, options, shared_config=True).skipping()
-                if _folder(subject, out, part).exists():
-                    continue
-                test = subject.test.model_copy(update={"workers": 0})
-                extract_features(subject.encoder, few.rows([0]), test, subject.device)  # the first one is slow
-                start = time.perf_counter()
-                extract_features(subject.encoder, few, test, subject.device)
-                seconds[name] = (time.perf_counter() - start) * len(videos) / len(few)
-    if (total := sum(seconds.values())) > _LONG:
-        each = ", ".join(f"{name} {timedelta(seconds=round(value))}" for name, value in seconds.items())
-        _log.info("about %s for %d videos: %s", timedelta(seconds=round(total)), len(videos), each)
 
 
 def _folder(subject: Subject, out: Path, part: Tree) -> Path:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
 from statistics import mean, stdev
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -56,9 +56,8 @@ def choose_cost(
     scoring: FitScore | None = None,
     pooled: bool = False,
     threads: int = 1,
-    equal: Literal["smallest", "middle"] = "smallest",
 ) -> tuple[float, dict[float, float]]:
-    """Return the cost of the highest score in cross-validation, and the score of each cost.
+    """Return the cost of the highest score in cross-validation, the smallest of equal ones, and the score of each cost.
 
     A single cost is not validated. Without `folds`, a splitter of scikit-learn, it is the middle one, and also if no
     fold leaves two classes to train on.
@@ -73,8 +72,6 @@ def choose_cost(
         scoring: By default the accuracy.
         pooled: All rows count alike, in place of all folds.
         threads: Fits at a time.
-        equal: Which one of costs with equal scores. Where folds have no videos of a class to train on, they may all be
-            equal, and the smallest is a model that has hardly learned.
     """
     costs = sorted({*costs})
     if len(costs) == 1 or folds is None:
@@ -91,8 +88,7 @@ def choose_cost(
     of_folds = np.stack([search.cv_results_[f"split{n}_test_score"] for n in range(len(splits))])  # (folds, costs)
     sizes = [len(test) if pooled else 1 for _, test in splits]
     scores = dict(zip(costs, np.average(of_folds, axis=0, weights=sizes).tolist(), strict=True))
-    best = [cost for cost in costs if scores[cost] == max(scores.values())]
-    return best[(len(best) - 1) // 2 if equal == "middle" else 0], scores
+    return max(costs, key=scores.__getitem__), scores
 
 
 @dataclass(frozen=True)

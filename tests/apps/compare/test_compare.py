@@ -17,6 +17,7 @@ import vidssl
 from vidssl import cli
 from vidssl.apps import compare as job
 from vidssl.apps.compare import features_and_predictions as encoder_scores
+from vidssl.apps.predict.trust import measure_trust
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.evaluation import leave_recording_out
@@ -33,7 +34,6 @@ FLOORS = ("thumbnails", "differences")
 def few_fits():
     """Fit little, and measure two floors: all of them are in one test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leave_recording_out, "COSTS", (1.0,))
         patch.setattr(leave_recording_out, "FEW_LABEL_DRAWS", 1)
         patch.setattr(job, "FLOORS", FLOORS)
         yield
@@ -54,7 +54,7 @@ def compared(digits, tmp_path_factory):
 
 
 def test_numbers_are_those_of_the_predictions(compared):
-    results, _ = compared
+    results, out = compared
     group = np.array(results["groups"]["number"])
     assert len(np.unique(group)) == 10
     assert {*results["encoders"]} == {"random", "thumbnails", "differences", "motion", "untrained"}
@@ -64,15 +64,20 @@ def test_numbers_are_those_of_the_predictions(compared):
         for name, accuracy in section["accuracy"].items():
             predicted = section["predicted"][name]
             assert (group[predicted["nearest"]] != group).all()
-            recall = [np.mean(np.array(predicted["knn"])[label == class_] == class_) for class_ in np.unique(label)]
-            assert accuracy["knn"] == pytest.approx(np.mean(recall))
+            for measure in ("knn", "chosen"):
+                recall = [np.mean(np.array(predicted[measure])[label == class_] == class_) for class_ in {*label}]
+                assert accuracy[measure] == pytest.approx(np.mean(recall))
             low, high = section["intervals"][name]
             assert low < accuracy["knn"] < high
             assert accuracy["R@1"] == pytest.approx(np.mean(label[predicted["nearest"]] == label))
-            assert accuracy["logistic"] == pytest.approx(np.mean(np.array(predicted["logistic"]) == label))
+        kept = vidssl.load_features(out / results["encoders"]["random"]["features"])
+        stated = measure_trust(kept.x, label, group, [*map(str, range(8))], "video", 0.05)  # by vidssl predict
+        assert section["accuracy"]["random"]["chosen"] == pytest.approx(stated["recall"]["value"])
         counts = np.unique(label, return_counts=True)[1]
         majority = pytest.approx(counts.max() / len(label))
-        assert section["guessing"] == dict.fromkeys(accuracy, majority) | {"knn": pytest.approx(1 / len(counts))}
+        assert section["guessing"] == dict.fromkeys(accuracy, majority) | dict.fromkeys(
+            ("knn", "chosen"), pytest.approx(1 / len(counts))
+        )
         assert len(section["pairs"]) == 10 and section["neighbours"] == min(20, int(np.median(counts)) - 1)
 
 

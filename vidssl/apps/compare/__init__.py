@@ -43,6 +43,7 @@ from vidssl.data.recordings_and_class_folders import (
     recording_groups,
 )
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.calibrated_classifier import mean_recall
 from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours, same_group
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.near_copies import find_near_copies
@@ -91,7 +92,7 @@ def compare(
         group: Regular expression for the recording in a path: its first capture group, else its match (default: as
             names state it).
         limit: Compare only so many videos, about as many of each class.
-        shots: Labels per class of the logistic regressions beside that of all labels.
+        shots: Labels per class of the logistic regressions.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
@@ -290,7 +291,8 @@ def _section(
     mean_of = dict(zip(hits, means, strict=True))
     pairs = compare_pairs(primary, *of_class, floors=[n for n, encoder in enumerate(encoders) if encoder.floor])
     most_frequent = majority(torch.from_numpy(label))["majority"]
-    guessing = {**dict.fromkeys(next(iter(hits.values())), most_frequent), PRIMARY: 1 / len(np.unique(of_class[1]))}
+    guessing = dict.fromkeys(next(iter(hits.values())), most_frequent)
+    guessing |= dict.fromkeys((PRIMARY, "chosen"), 1 / len(np.unique(of_class[1])))  # means over classes
     classes = []
     for class_ in np.unique(label).tolist():
         recordings = number[label == class_]
@@ -304,12 +306,13 @@ def _section(
         "neighbours": num_neighbours(label),
         "fewest_labels": min(int(np.sum(label[folds != fold] == n)) for fold in {*folds} for n in {*of_class[1]}),
         "accuracy": {
-            name: {measure: float(part.mean()) for measure, part in hit.items()} | {PRIMARY: mean_of[name].value}
+            name: {measure: float(part.mean()) for measure, part in hit.items()}
+            | {PRIMARY: mean_of[name].value, "chosen": mean_recall(predicted[name].chosen, label, several)}
             for name, hit in hits.items()
         },
         "intervals": {name: _interval(mean) for name, mean in mean_of.items()},
         "predicted": {
-            name: {key: getattr(predictions, key).tolist() for key in ("knn", "nearest", "logistic")}
+            name: {key: getattr(predictions, key).tolist() for key in ("knn", "nearest", "chosen")}
             for name, predictions in predicted.items()
         },
         "pairs": [_pair(pair, [*hits]) for pair in pairs],

@@ -25,6 +25,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.list_identity import identify
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.calibrated_classifier import nested_probabilities
 from vidssl.evaluation.features import JoinedClips, join_features
 from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict_left_out
 from vidssl.evaluation.train_test_overlap import measure_overlap
@@ -40,7 +41,7 @@ _FEATURES, _PREDICTIONS = "features", "predictions"
 SAME_CLIPS = 4  # of a video
 OF_SAME_CLIPS = ", same clips"  # in the names of encoders that are measured on these
 _FLOOR = "floor:"
-_VERSION = 2  # of the predictions
+_VERSION = 3  # of the predictions
 
 
 @dataclass
@@ -52,6 +53,13 @@ class ComparedEncoder:
     facts: Tree
     features: Features
     part: bool = False  # of a sum; nobody asked for it alone
+
+
+@dataclass(frozen=True)
+class AllPredictions(Predictions):
+    """Predictions of each video (N,), also those that `vidssl predict` states its accuracy by."""
+
+    chosen: NDArray[np.int64]  # by kNN or logistic regression, whichever predicts the rest better
 
 
 def extract_all(
@@ -215,9 +223,9 @@ def predict_all(
     shots: Sequence[int],
     out: Path,
     advance: Callable[[], object] = lambda: None,
-) -> dict[str, Predictions]:
+) -> dict[str, AllPredictions]:
     """Predict each video by each encoder, unless it is in `out`; `label`, `groups`, `folds` are of its rows."""
-    by_name = {}
+    by_name, classes = {}, int(label.max()) + 1
     for encoder in encoders:
         features = replace(encoder.features, label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
@@ -227,15 +235,17 @@ def predict_all(
         try:
             arrays = read_arrays(file)
             few = {n: arrays.pop(f"few_{n}") for n in shots}
-            predictions = Predictions(**arrays, few=few)
+            predictions = AllPredictions(**arrays, few=few)
         except (OSError, ValueError, KeyError, TypeError):
-            predictions = predict_left_out(features, groups, folds, shots, advance=advance)
+            left_out = predict_left_out(features, groups, folds, shots, advance=advance)
+            chosen = nested_probabilities(features.x, label, groups, classes).argmax(axis=1)
+            predictions = AllPredictions(**vars(left_out), chosen=chosen)
             _write(file, predictions)
         by_name[encoder.name] = predictions
     return by_name
 
 
-def _write(file: Path, predictions: Predictions) -> None:
+def _write(file: Path, predictions: AllPredictions) -> None:
     content = asdict(predictions)
     few = content.pop("few")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -243,9 +253,9 @@ def _write(file: Path, predictions: Predictions) -> None:
         np.savez(target, **content, **{f"few_{n}": fraction for n, fraction in few.items()})
 
 
-def right(predictions: Predictions, label: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+def right(predictions: AllPredictions, label: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """Return by measure which videos (N,) are right; of few labels, in which fraction of the draws."""
     near = np.where(predictions.nearest < 0, -1, label[predictions.nearest])
-    every = {"knn": predictions.knn == label, "R@1": near == label, "logistic": predictions.logistic == label}
+    every = {"knn": predictions.knn == label, "R@1": near == label, "chosen": predictions.chosen == label}
     few = {f"logistic_{n}": fraction for n, fraction in predictions.few.items()}
     return {**{name: hit.astype(np.float64) for name, hit in every.items()}, **few}

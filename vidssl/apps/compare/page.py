@@ -11,7 +11,7 @@ from vidssl.evaluation.result_files import clips_in_words
 from vidssl.page.previews import Preview, number_previews
 from vidssl.page.render import render_page
 
-_MEASURES = {"knn": "kNN", "R@1": "R@1", "logistic": "all labels"}
+_MEASURES = {"knn": "kNN", "R@1": "R@1", "chosen": "predict"}
 
 
 def write_encoders_page(

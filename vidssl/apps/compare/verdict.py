@@ -46,7 +46,7 @@ class _Ranking:
         best, rest = self.names[self.best], self.rest
         if len(rest) == 1:
             verdict = " is best" if len(self.learned) != 1 else ""
-            return f"{best}{verdict}: {100 * self.means[self.best].value:.1f} % (guessing {100 * chance:.1f})"
+            return f"{best}{verdict}: {100 * self.means[self.best].value:.1f} % by kNN (guessing {100 * chance:.1f})"
         between = [self.pairs[pair] for pair in permutations(rest, 2)]
         answer = f"{self.listed(rest)} are not told apart"
         if all(pair.reason == "equal" for pair in between):

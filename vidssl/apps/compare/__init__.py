@@ -23,7 +23,7 @@ from vidssl.apps.compare.features_and_predictions import (
     right,
 )
 from vidssl.apps.compare.neighbour_agreement import common_neighbours, disagreement
-from vidssl.apps.compare.page import class_names, score_column, write_encoders_page
+from vidssl.apps.compare.page import disputed_row, score_column, write_encoders_page
 from vidssl.apps.compare.verdict import decide, describe_without_labels
 from vidssl.base import distributed
 from vidssl.base.atomic import write_json
@@ -132,7 +132,7 @@ def compare(
             {"name": name, "what": line} | _section(encoders, labelled, groups.number, copies, shots, folder)
             for name, line, labelled in zip(_names(lists), what, (x.rows(rows.tolist()) for x in lists), strict=False)
         ]
-        pairs = common_neighbours({encoder.name: encoder.features for encoder in encoders}, groups.number)
+        pairs = common_neighbours({encoder.name: encoder.features.x for encoder in encoders}, groups.number)
         num_groups = int(groups.number.max()) + 1
         content: Tree = {
             "labels": what[0],
@@ -360,25 +360,19 @@ def _write(out: Path, results: JobResults, videos: VideoList) -> None:
     """Write the page, the list of what to label next, and the results."""
     disputed = _disputed(results)
     if disputed is not None:
-        section = results["sections"][0]
-        names, predicted = class_names(section), section["predicted"]
-        lines = [
-            [results["videos"][section["rows"][row]], names[section["labels"][row]], f"{entropy:.4f}"]
-            + [names.get(predictions["knn"][row], "") for predictions in predicted.values()]
-            for row, entropy in disputed
-        ]
-        write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
+        lines = [[row["name"], row["label"], f"{row['entropy']:.4f}", *row["predicted"]] for row in disputed]
+        write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *results["sections"][0]["predicted"]], lines)
     listed = (disputed or [])[:_LISTED]
-    clips = of_middles([videos.records[results["sections"][0]["rows"][row]] for row, _ in listed], preview)
+    clips = of_middles([videos.records[results["sections"][0]["rows"][row["row"]]] for row in listed], preview)
     # A video that cannot be read again has no preview.
-    previews = {row: clip for (row, _), clip in zip(listed, clips, strict=True) if not isinstance(clip, str)}
+    previews = {row["row"]: clip for row, clip in zip(listed, clips, strict=True) if not isinstance(clip, str)}
     title = f"Encoders for {videos.path.name}"
     write_encoders_page(out / "index.html", results, title, command_line(), listed, previews)
     write_json(out / "results.json", dict(results))
 
 
-def _disputed(results: JobResults) -> list[tuple[int, float]] | None:
-    """Return the rows of the first section on which encoders that are no floors disagree, and the entropy.
+def _disputed(results: JobResults) -> list[Tree] | None:
+    """Describe the rows of the first section on which encoders that are no floors disagree, as the page shows them.
 
     None: there is one encoder, or no section.
     """
@@ -388,4 +382,4 @@ def _disputed(results: JobResults) -> list[tuple[int, float]] | None:
     section = results["sections"][0]
     predicted = np.array([section["predicted"][name]["knn"] for name in trained])
     order, entropy = disagreement(predicted, np.array(section["labels"]))
-    return [(int(row), float(entropy[row])) for row in order if entropy[row] > 1e-9]
+    return [disputed_row(int(row), float(entropy[row]), results) for row in order if entropy[row] > 1e-9]

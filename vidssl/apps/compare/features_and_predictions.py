@@ -106,11 +106,6 @@ def extract_all(
     return sorted(encoders.values(), key=lambda encoder: encoder.floor), failures
 
 
-def _folder(subject: Subject, out: Path, part: Tree) -> Path:
-    """Return where features are kept; those of a part of the videos have a folder of their own."""
-    return out / _FEATURES / _key(subject.request(**part))
-
-
 def with_clips(subject: Subject, seconds: float) -> Subject:
     """Return the subject with clips of so many seconds, as many of a video for every encoder, of its own frames."""
     if isinstance(subject.test, JoinedClips):
@@ -121,7 +116,8 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
 
 
 def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, part: Tree) -> ComparedEncoder:
-    path = _folder(subject, out, part)  # rows that are there are taken
+    request = json.dumps(subject.request(**part), sort_keys=True)  # of a part of the videos there is a folder beside
+    path = out / _FEATURES / hashlib.sha256(request.encode()).hexdigest()[:16]  # rows that are there are taken
     _reset_peak()
     start = time.perf_counter()
     there = path.exists()
@@ -184,10 +180,6 @@ def _gigaflops(subject: Subject) -> float | None:
         subject.encoder(normalised(clip, test.mean, test.std))
         return counted.get_total_flops() * test.num_views / 1e9 or None  # 0: torch does not see them
     return None
-
-
-def _key(request: Tree) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _reset_peak() -> None:

@@ -66,8 +66,6 @@ def _origin() -> Tree:
 
 def write_results(out: Path, results: Results) -> None:
     """Write `results.json`; they come from `complete`."""
-    if missing := {"overlap", "fingerprints", "request", "command", "date", "versions", "format"} - results.keys():
-        raise KeyError(f"{NAME} without {', '.join(sorted(missing))}")
     write_json(out / NAME, results)
 
 

@@ -217,8 +217,6 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
         if max(Counter(label).values(), default=0) < 2:
             many = f"no class has two videos, of {len(label)} with labels"
             raise DataError(f"{_file(labelled)}: {many}: label more, or raise limit")
-    if lists and not groups.number.any():
-        raise DataError(f"all {len(videos)} videos are of one recording: {groups.how}; group=REGEX divides them")
     for labelled in lists:
         known = labelled.labels >= 0
         if not of_several_recordings(labelled.labels[known], groups.number[known]).any():
@@ -293,11 +291,10 @@ def _section(
     most_frequent = majority(torch.from_numpy(label))["majority"]
     guessing = dict.fromkeys(next(iter(hits.values())), most_frequent)
     guessing |= dict.fromkeys((PRIMARY, "chosen"), 1 / len(np.unique(of_class[1])))  # means over classes
-    classes = []
-    for class_ in np.unique(label).tolist():
-        recordings = number[label == class_]
-        counts = {"videos": len(recordings), "groups": len(np.unique(recordings))}
-        classes.append({"name": videos.class_name(class_), **counts})
+    classes = [
+        {"name": videos.class_name(n), "videos": int(np.sum(label == n)), "groups": len(np.unique(number[label == n]))}
+        for n in np.unique(label).tolist()
+    ]
     return {
         "verdict": decide(
             encoders, means, pairs, classes, guessing[PRIMARY], doubts(*of_class), int(between_recordings)

@@ -138,16 +138,12 @@ def _join(parts: Sequence[ComparedEncoder], name: str, subject: Subject, videos:
     rows = common_rows(parts)
     features = [of_rows(part.features, rows) for part in parts]
     joined = join_features(features, [part.weight for part in parts_of(subject.name)])
-    sums = {key: _sum([part.facts.get(key) for part in parts]) for key in ("seconds_per_video", "gigaflops_per_video")}
+    numbers = {key: [part.facts.get(key) for part in parts] for key in ("seconds_per_video", "gigaflops_per_video")}
+    sums = {key: None if None in of_parts else sum(filter(None, of_parts)) for key, of_parts in numbers.items()}
     memory = [part.facts["peak_megabytes"] for part in parts if part.facts.get("peak_megabytes")]
     folders = " + ".join(part.facts["features"] for part in parts)
     costs = {**sums, "peak_megabytes": max(memory, default=None)}
     return _described(name, subject, videos, joined, folders, costs)
-
-
-def _sum(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
 
 
 def _described(

@@ -11,7 +11,7 @@ from itertools import permutations
 from vidssl.apps.compare.features_and_predictions import ComparedEncoder
 from vidssl.apps.compare.neighbour_agreement import NEIGHBOURS_COMPARED
 from vidssl.base.config import Tree
-from vidssl.base.errors import first_few
+from vidssl.base.errors import first_few, how_many
 from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference, Estimate
 
 WORSE_MARGIN = 0.05  # of the primary number
@@ -160,7 +160,7 @@ def decide(
             *ranking.doubts(chance),
             *doubts,
             *_doubts_of_videos(classes, num_copies),
-            *_doubts_of_training([encoder for encoder in encoders if not (encoder.floor or encoder.part)]),
+            *_doubts_of_training([encoders[n] for n in ranking.learned]),
         ],
     }
 
@@ -169,7 +169,7 @@ def _doubts_of_videos(classes: Sequence[Tree], num_copies: int) -> list[str]:
     few = [class_["name"] for class_ in classes if class_["videos"] < _FEW_VIDEOS]
     single = [class_["name"] for class_ in classes if class_["groups"] < 2]
     copies = (
-        f"Videos of different recordings show the same footage: {_pairs(num_copies)}, named at the end of the page."
+        f"Videos of different recordings show the same footage: {how_many(num_copies, 'pair')}, at the end of the page."
     )
     doubts = (
         (num_copies, copies),
@@ -241,15 +241,11 @@ def describe_without_labels(
         sentences.append(f"In common with what learned nothing: {'; '.join(parts)}.")
     if num_copies:
         sentences.append(
-            f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
-            f"page. Each pair counts as one recording, which leaves {num_groups}."
+            f"Near copies that were of different recordings: {how_many(num_copies, 'pair')} of videos, named at the "
+            f"end of the page. Each pair counts as one recording, which leaves {num_groups}."
         )
     sentences.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
     return sentences
-
-
-def _pairs(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count} pairs"
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

@@ -213,13 +213,12 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
     for labelled in lists:
         if labelled.targets is not None:
             raise DataError(f"{labelled.path} has several labels per video: a comparison needs one of each")
-        label = labelled.labels[labelled.labels >= 0].tolist()
-        if max(Counter(label).values(), default=0) < 2:
+        known = labelled.labels >= 0
+        label = labelled.labels[known]
+        if max(Counter(label.tolist()).values(), default=0) < 2:
             many = f"no class has two videos, of {len(label)} with labels"
             raise DataError(f"{_file(labelled)}: {many}: label more, or raise limit")
-    for labelled in lists:
-        known = labelled.labels >= 0
-        if not of_several_recordings(labelled.labels[known], groups.number[known]).any():
+        if not of_several_recordings(label, groups.number[known]).any():
             raise DataError(f"{_file(labelled)}: {_ONE_RECORDING}")
 
 

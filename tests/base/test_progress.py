@@ -19,11 +19,14 @@ class _Terminal(io.StringIO):
 
 def _output(monkeypatch, stream, steps=4):
     monkeypatch.setattr(sys, "stderr", stream)
+    outer = progress(title="runs", unit="run", total=1)
     with progress(title="train", unit="step", total=steps, miniters=1) as bar:
         for _ in range(steps):
             bar.set_postfix_str("8 clips/s", refresh=False)
             bar.update()
-    return stream.getvalue()
+    text = stream.getvalue()
+    outer.close()
+    return text
 
 
 def test_a_log_file_gets_lines_without_carriage_returns(monkeypatch):

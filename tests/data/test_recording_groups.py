@@ -33,7 +33,7 @@ def test_groups_of_a_pattern(folder):
         ("a/p3_x.mp4", "a/p3_y.mp4"),
         ("b/p2_x.mp4",),
     }
-    assert groups.how == r"what p\d matches in the paths"
+    assert groups.how == r"each text that p\d matches in the paths is one"
     assert len(parts(recording_groups(videos, "p3"), videos)) == 5  # each file without a match is alone
     with pytest.raises(ConfigError, match=r"matches nothing in all 6 paths, such as a/p1_x.mp4"):
         recording_groups(videos, "person")
@@ -83,8 +83,8 @@ def test_spans_and_equal_files_are_one_recording(folder, pattern, caplog):
     found = {tuple(sorted({*part})) for part in parts(groups, videos)}
     assert found == {tuple(sorted(part)) for part in (names[:3], [names[3], names[6]], names[4:6], names[7:])}
     lacking = names[4:] if pattern else [*names[4:6], names[7]]
-    assert f"; {len(lacking)} of 8 files without one, such as {lacking[0]}, are recordings of their own" in groups.how
-    assert f"{len(lacking)} of 8 files have no recording by " in caplog.text and ", ".join(lacking[:3]) in caplog.text
+    assert f"; {len(lacking)} of 8 files have none and count alone, such as {lacking[0]}" in groups.how
+    assert f"{len(lacking)} of 8 files have none and count alone: {', '.join(lacking[:3])}" in caplog.text
     assert groups.how.endswith("of files of other recordings joined to these") and groups.stated
 
 

@@ -191,3 +191,17 @@ def test_tables_are_up_to_date():
         page for page in (ROOT / "docs").rglob("*.md") if tables["renewed"](page) != page.read_text(encoding="utf-8")
     ]
     assert stale == [], "python docs/builder/tables.py"
+
+
+_PER = re.compile(
+    r"\b(seconds|clips|frames|labels?|videos|images|examples|views|GFLOP|ms|s|MB|[0-9]+) a "
+    r"(second|video|class|clip|frame|row|step|epoch|batch)\b"
+)
+
+
+def test_rates_are_per_something():
+    """`seconds per video`, not `seconds a video`, which is read as a mistake."""
+    files = [file for folder in ("vidssl", "docs", "configs", "benchmarks") for file in (ROOT / folder).rglob("*.*")]
+    texts = [file for file in files if file.suffix in (".py", ".html", ".js", ".md", ".yaml")]
+    assert len(texts) > 300
+    assert [(str(file), text[0]) for file in texts for text in [_PER.search(file.read_text("utf-8"))] if text] == []

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
 
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours, predict_left_out, vote_of_others
-from vidssl.evaluation.protocols import choose_cost
 
 
 @pytest.mark.parametrize(
@@ -21,7 +18,7 @@ def test_as_many_neighbours_vote_as_small_classes_can_win(counts, expected):
 
 
 def test_each_video_is_predicted_by_those_of_other_recordings():
-    """Against loops; and logistic regression of all labels by folds that divide no recording."""
+    """Against loops."""
     rng = generator(3)
     label, groups = np.arange(48) % 3, 3 * (np.arange(48) // 6)
     x = rng.normal(size=(48, 12)) + rng.normal(size=(3, 12))[label] + 2 * rng.normal(size=(17, 12))[groups // 3]
@@ -72,20 +69,6 @@ def test_constant_features_favour_no_class():
     features = Features(torch.ones(100, 8), torch.from_numpy(label), torch.arange(100))
     found = vote_of_others(features, np.arange(100))[0].numpy()
     assert np.mean([np.mean(found[label == one] == one) for one in (0, 1)]) <= 0.5
-
-
-def test_of_costs_that_the_inner_folds_cannot_tell_apart_the_middle_one(recwarn):
-    """Of two recordings a class, the inner folds have no video of the class that they test: all scores are 0."""
-    label, rng = np.repeat(np.arange(40), 2), generator(1)
-    x = np.eye(40)[label] + rng.normal(0, 0.2, (80, 40))
-    features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(80))
-    groups = np.arange(80)
-    found = predict_left_out(features, groups, fold_table(groups, label), (1,))
-    assert np.mean(found.logistic == label) > 0.8 * found.few[1].mean() > 0.3
-    assert not [each for each in recwarn if "unique classes" in str(each.message)]
-    scores = choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1, 1.0, 10.0), KFold(2), equal="middle")
-    assert scores == (0.1, dict.fromkeys((0.01, 0.1, 1.0, 10.0), 0.0))
-    assert choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1), KFold(2))[0] == 0.01
 
 
 def test_every_fold_has_videos():

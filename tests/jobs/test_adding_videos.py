@@ -255,8 +255,7 @@ def test_a_map_and_an_index_grow(videos, encoded, tmp_path):
         assert encoded() == expected
 
 
-def test_a_comparison_grows(videos, encoded, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidssl.evaluation.leave_recording_out.COSTS", (1.0,))
+def test_a_comparison_grows(videos, encoded, tmp_path):
     floors = {"model": ["floor:thumbnails"], "out": tmp_path / "c", "workers": 0, "device": "cpu", "shots": []}
     for names, expected in (("0123459", "0123459"), ("0124569", "6")):
         listed(tmp_path, names)

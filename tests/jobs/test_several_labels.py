@@ -1,4 +1,4 @@
-"""`vidssl test` on lists with several labels a row."""
+"""`vidssl test` on lists with several labels per row."""
 
 import json
 
@@ -44,13 +44,13 @@ def test_average_precisions_are_measured(several, tmp_path):
 
 
 def test_protocols_of_one_label_are_refused(several, tmp_path):
-    with pytest.raises(DataError, match=r"protocol knn needs one label a row, and .*\.csv has several: use multilabel"):
+    with pytest.raises(DataError, match=r"knn needs one label per row, and .*\.csv has several: use multilabel"):
         asked(several, tmp_path, "knn")
 
 
 def test_protocols_of_several_labels_are_refused(digits, tmp_path):
     with pytest.raises(
-        DataError, match=r"multilabel_svm needs several labels a row, and .* has no column labels: use svm"
+        DataError, match=r"multilabel_svm needs several labels per row; .* has no column labels: use svm"
     ):
         asked(digits / "motion", tmp_path, "multilabel_svm")
 

@@ -56,10 +56,10 @@ class _Lines:
     """Writes each state of a bar as a line of its own: a bar rewrites its line by carriage returns."""
 
     def write(self, text: str) -> None:
-        """Write a state; a blank one clears the line on a terminal, and is nothing here."""
-        if text.strip():
+        """Write a state; a blank one, and a move up from an inner bar, are of terminals, and nothing here."""
+        if text := text.replace("\x1b[A", "").strip():
             with suppress(OSError):  # nobody reads stderr: the work goes on, as it does without its log
-                print(text.strip(), file=sys.stderr, flush=True)
+                print(text, file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """Do nothing: each line is flushed."""

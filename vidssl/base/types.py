@@ -303,7 +303,7 @@ class Features:
     label: Tensor  # (N,) int64
     index: Tensor  # (N,) int64, of the record in its list
     missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be decoded
-    targets: Tensor | None = None  # (N, classes) int8 of a list with several labels a row: 1, 0, -1 not counted
+    targets: Tensor | None = None  # (N, classes) int8 of a list with several labels per row: 1, 0, -1 not counted
     cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
     reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
     classes: tuple[str, ...] = ()  # names of the list's classes

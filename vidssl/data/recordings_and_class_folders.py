@@ -79,20 +79,20 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
     """
     paths = [*videos.names]
     if pattern is not None:
-        recordings, how = recordings_by(pattern, paths), f"what {pattern} matches in the paths"
+        recordings, how = recordings_by(pattern, paths), f"each text that {pattern} matches in the paths is one"
         if len({*recordings}) == 1:
             matched = "nothing" if recordings[0] is None else f"{recordings[0]!r}"
             raise ConfigError(f"group={pattern!r} matches {matched} in all {len(paths)} paths, such as {paths[0]}")
     else:
-        recordings, how = [*map(recording_group, paths)], "the recordings that the names state (_gNN_)"
+        recordings, how = [*map(recording_group, paths)], "each _gNN_ in the names is one"
     without = [*dict.fromkeys(path for path, recording in zip(paths, recordings, strict=True) if recording is None)]
     stated = pattern is not None or len(without) < len({*paths}) / 2
     if not stated:
-        recordings, how = [None] * len(paths), "the videos, equal files together"
+        recordings, how = ([None] * len(paths), "each file is one, as names state none; equal files are together")
     elif without:
         many = f"{len(without)} of {len({*paths})} files"
-        how += f"; {many} without one, such as {without[0]}, are recordings of their own"
-        log_once(_log, logging.WARNING, f"{many} have no recording by {how.partition(';')[0]}: {first_few(without)}")
+        log_once(_log, logging.WARNING, f"recordings: {how}; {many} have none and count alone: {first_few(without)}")
+        how += f"; {many} have none and count alone, such as {without[0]}"
     named = zip(paths, recordings, strict=True)
     names = [f"\n{existing_path(videos.root, path)}" if name is None else name for path, name in named]
     row = {path: n for n, path in enumerate(paths)}

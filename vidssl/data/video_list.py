@@ -287,7 +287,7 @@ class VideoList:
 
     @property
     def targets(self) -> NDArray[np.int8] | None:
-        """(N, classes) of a list with several labels a row: 1 present, 0 absent, -1 not counted. None without them."""
+        """(N, classes) of a list with several labels per row: 1 present, 0 absent, -1 not counted; else None."""
         if self.records[0].label_set is None:  # in all rows or in none
             return None
         sets = [parse_labels(record.label_set or "") for record in self.records]
@@ -405,8 +405,8 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
 def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoList:
     """Make one list of several, of which an epoch uses each row as often as the weight of its list, up to rounding.
 
-    Lists of different classes, or of which some have one label a row and some several, lose their labels. The `path` is
-    for messages. A DataError names a list without masks, if others have masks.
+    Lists of different classes, or of which some have one label per row and some several, lose labels. `path` is for
+    messages. A DataError names a list without masks, if others have masks.
     """
     if len(lists) == 1 and weights[0] == 1:
         return lists[0]

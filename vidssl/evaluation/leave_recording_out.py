@@ -1,4 +1,4 @@
-"""Predict each video of a set once, with its recording group left out: kNN, nearest video, few and all labels."""
+"""Predict each video of a set once, with its recording group left out: kNN, nearest video, few labels."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,14 +13,13 @@ from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.evaluation import metrics
-from vidssl.evaluation.protocols import choose_cost, of_many_classes
+from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 
 VOTES = 20  # neighbours that vote, at most
 FOLDS = 5
 FEW_LABEL_DRAWS = 20  # of few labels
-COSTS = tuple(10.0**n for n in range(-4, 2))  # of the logistic regression of all labels
-_FEW_COST = 1.0  # with few labels there is nothing to choose it by
+_COST = 1.0  # of logistic regressions: with few labels there is nothing to choose it by
 _FOLD_STREAM, _DRAW_STREAM = 36, 37
 
 _Ints = NDArray[np.int64]
@@ -34,7 +33,6 @@ class Predictions:
 
     knn: _Ints  # each vote divided by the number of videos of its class in other groups
     nearest: _Ints  # row of the nearest video, -1: none
-    logistic: _Ints
     few: dict[int, _Floats]  # by the labels of a class: the fraction of draws in which it is right
 
 
@@ -104,22 +102,20 @@ def predict_left_out(
     there = torch.isfinite(neighbours.similarity[:, 0])
     first = torch.where(there, neighbours.index[:, 0], -1).numpy()
     x = features.x.double().numpy()
-    logistic, few = np.full(len(label), -1), {n: np.zeros(len(label)) for n in shots}
+    few = {n: np.zeros(len(label)) for n in shots}
     # The fits are so small that threads cost more than they save: on a busy machine fifty times.
     with threadpool_limits(1):
         for fold in range(int(folds.max()) + 1):
             test, rest = folds == fold, folds != fold
             deviation = x[rest].std(axis=0)  # of all videos that are not left out, with labels or not
             z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-            logistic[test] = _classify(z, label, np.flatnonzero(rest), test, COSTS, groups)
-            advance()
             for n in shots:
                 for draw in range(FEW_LABEL_DRAWS):
                     rows = draw_labels(rest, label, n, draw, fold, seed)
-                    right = _classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]
+                    right = _classify(z, label, rows, test) == label[test]
                     few[n][test] += right / FEW_LABEL_DRAWS
                     advance()
-    return Predictions(voted.numpy(), first, logistic, few)
+    return Predictions(voted.numpy(), first, few)
 
 
 def vote_of_others(features: Features, groups: _Ints) -> tuple[Tensor, Neighbours]:
@@ -135,10 +131,9 @@ def vote_of_others(features: Features, groups: _Ints) -> tuple[Tensor, Neighbour
     return metrics.vote(neighbours, features, k, sizes=sizes), neighbours
 
 
-def _classify(x: _Floats, label: _Ints, rows: _Ints, test: _Mask, costs: Sequence[float], groups: _Ints) -> _Ints:
-    """Fit a logistic regression to some rows, its cost by folds of groups; predict those of `test`."""
+def _classify(x: _Floats, label: _Ints, rows: _Ints, test: _Mask) -> _Ints:
+    """Fit a logistic regression to some rows; predict those of `test`."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GroupKFold
 
     if len(np.unique(label[rows])) == 1:
         return np.full(int(test.sum()), label[rows[0]])
@@ -146,14 +141,10 @@ def _classify(x: _Floats, label: _Ints, rows: _Ints, test: _Mask, costs: Sequenc
     if len(rows) < x.shape[1]:  # the weights are a sum of the rows: in their span the solution is the same, and cheap
         span, _ = np.linalg.qr(trained.T)
         tested, trained = tested @ span, trained @ span
-    model = LogisticRegression(max_iter=2000)
-    count = min(3, len(np.unique(groups[rows])))
-    splitter = GroupKFold(count) if count > 1 and len(costs) > 1 else None
-    cost, _ = choose_cost(model, trained, label[rows], costs, splitter, groups=groups[rows], equal="middle")
-    predicted: _Ints = model.set_params(C=cost).fit(trained, label[rows]).predict(tested)
+    predicted: _Ints = LogisticRegression(C=_COST, max_iter=2000).fit(trained, label[rows]).predict(tested)
     return predicted
 
 
 def fits(folds: _Ints, shots: Sequence[int]) -> int:
     """Count the fits of `predict_left_out`."""
-    return (int(folds.max()) + 1) * (1 + FEW_LABEL_DRAWS * len(shots))
+    return (int(folds.max()) + 1) * FEW_LABEL_DRAWS * len(shots)

@@ -74,9 +74,9 @@ def check_measurable(
 def _check_labels(name: str, protocol: EvaluationProtocol, videos: VideoList) -> None:
     several = videos.records[0].label_set is not None
     if several and not protocol.several:
-        raise DataError(f"protocol {name} needs one label a row, and {videos.path} has several: use multilabel_svm")
+        raise DataError(f"protocol {name} needs one label per row, and {videos.path} has several: use multilabel_svm")
     if protocol.several and not several:
-        raise DataError(f"protocol {name} needs several labels a row, and {videos.path} has no column labels: use svm")
+        raise DataError(f"protocol {name} needs several labels per row; {videos.path} has no column labels: use svm")
     if reason := without_labels(videos):
         raise DataError(f"protocol {name} needs labels, and {reason}: label them, or leave these rows out")
 

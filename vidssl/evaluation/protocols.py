@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
 from statistics import mean, stdev
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -56,9 +56,8 @@ def choose_cost(
     scoring: FitScore | None = None,
     pooled: bool = False,
     threads: int = 1,
-    equal: Literal["smallest", "middle"] = "smallest",
 ) -> tuple[float, dict[float, float]]:
-    """Return the cost of the highest score in cross-validation, and the score of each cost.
+    """Return the cost of the highest score in cross-validation, the smallest of equal ones, and the score of each cost.
 
     A single cost is not validated. Without `folds`, a splitter of scikit-learn, it is the middle one, and also if no
     fold leaves two classes to train on.
@@ -73,8 +72,6 @@ def choose_cost(
         scoring: By default the accuracy.
         pooled: All rows count alike, in place of all folds.
         threads: Fits at a time.
-        equal: Which one of costs with equal scores. Where folds have no videos of a class to train on, they may all be
-            equal, and the smallest is a model that has hardly learned.
     """
     costs = sorted({*costs})
     if len(costs) == 1 or folds is None:
@@ -91,8 +88,7 @@ def choose_cost(
     of_folds = np.stack([search.cv_results_[f"split{n}_test_score"] for n in range(len(splits))])  # (folds, costs)
     sizes = [len(test) if pooled else 1 for _, test in splits]
     scores = dict(zip(costs, np.average(of_folds, axis=0, weights=sizes).tolist(), strict=True))
-    best = [cost for cost in costs if scores[cost] == max(scores.values())]
-    return best[(len(best) - 1) // 2 if equal == "middle" else 0], scores
+    return max(costs, key=scores.__getitem__), scores
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class EvaluationProtocol:
     labels: ClassVar[bool] = True  # needs labels
     maps: ClassVar[bool] = False  # needs the feature maps of a layer: features of several `cells`
     reverse: ClassVar[bool] = False  # needs the features of the reversed clips, in `reverse`
-    several: ClassVar[bool] = False  # needs lists with several labels a row, in `targets`; `check` gets them too
+    several: ClassVar[bool] = False  # needs lists with several labels per row, in `targets`; `check` gets them too
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -260,7 +256,7 @@ class _Linear(EvaluationProtocol):
         """Return mean and standard deviation of `score(k, draw)` for each number of shots, and what was left out."""
         numbers: dict[str, float] = {}
         for k in [k for k in self.config.shots if k <= smallest]:
-            draws = progress(range(self.config.draws), title=f"{k} videos a class", unit="draw", leave=False)
+            draws = progress(range(self.config.draws), title=f"{k} videos per class", unit="draw", leave=False)
             scores = [score(k, draw) for draw in draws]
             numbers |= {f"{self.name}@{k}": mean(scores), f"{self.name}@{k}_spread": stdev(scores)}
         skipped = [k for k in self.config.shots if k > smallest]
@@ -382,7 +378,7 @@ def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     return {name: metrics.accuracy(predicted, label), f"{name}_mean_class": mean_class}
 
 
-# Several labels a row ---------------------------------------------------------------------------------------
+# Several labels per row ---------------------------------------------------------------------------------------
 
 
 class _SeveralSettings(_LinearSettings):

@@ -23,7 +23,7 @@ _Rows = NDArray[Any]
 
 
 def _read_pairs(value: Any) -> Any:
-    """Read pairs of class names from a CSV file with two names a row; lists, as in a checkpoint, become tuples."""
+    """Read pairs of class names from a CSV file with two names per row; lists, as in a checkpoint, become tuples."""
     if isinstance(value, list):
         return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
     if not isinstance(value, str):
@@ -54,7 +54,7 @@ class Order(EvaluationProtocol):
     reverse: ClassVar[bool] = True
 
     class Config(Settings):
-        pairs: ClassPairs = ()  # a CSV file with the names of two classes a row, or the pairs
+        pairs: ClassPairs = ()  # a CSV file with the names of two classes per row, or the pairs
         costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.001, 0.01, 0.1, 1.0), min_length=1)
         folds: int = Field(default=3, ge=2)  # of the cross-validation that chooses the cost
         seed: int = Field(default=0, ge=0)  # of the folds

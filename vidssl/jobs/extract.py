@@ -278,6 +278,7 @@ class _Kept:
             columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
             pieces.append(features.Piece(folder.features.x, *columns))
         self._write(self._path, videos, pieces, extracted)
+        _log.info("%s: features that vidssl map --features and vidssl retrieval --index take", self._path)
         shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
 
     def write_part(self, videos: VideoList, part: Features) -> None:

@@ -166,7 +166,7 @@ def _with_labels(videos: VideoList) -> VideoList | None:
 
 
 def _seconds(run: Run, test: Test, losses: Sequence[Tree]) -> tuple[float, float]:
-    """Seconds that the measurement will take, if it makes as many clips a second as the training; and may take."""
+    """Seconds that the measurement will take, if it makes as many clips per second as the training; and may take."""
     rate = median([float(line["clips_per_second"]) for line in losses])
     trained = losses[-1]["step"] * run.batch_size * len(run.data.views)
     allowed = max(_ALWAYS, min(_AT_MOST, _FRACTION * trained / rate))

@@ -10,14 +10,12 @@ from scipy.stats import entropy
 from sklearn.metrics.pairwise import cosine_similarity
 
 from vidssl.apps.compare.neighbour_agreement import common_neighbours, disagreement
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError
 from vidssl.base.keyed_generators import generator
-from vidssl.base.types import Features
 
 
-def features(x, first=0):
-    rows = torch.arange(first, first + len(x))
-    return Features(torch.as_tensor(np.asarray(x, np.float32)), torch.full_like(rows, -1), rows)
+def features(x):
+    return torch.as_tensor(np.asarray(x, np.float32))
 
 
 def similar(rng, x, noise):
@@ -69,34 +67,29 @@ def test_few_videos_and_one_group():
     assert np.isnan(pair["fraction"]) and np.isnan(pair["chance"])
     with pytest.raises(ConfigError, match="k is 0"):
         common_neighbours({"a": x, "b": x}, np.arange(6), k=0)
-    with pytest.raises(DataError, match="not of the same videos"):
-        common_neighbours({"a": x, "b": features(x.x, first=1)}, np.arange(6))
 
 
 def margins_by_loops(predicted, labels):
-    """The fraction of the votes for the label, or the most votes, minus that for the best other class."""
+    """The fraction of the votes for the label minus that for the best other class."""
     margins = []
     for votes, label in zip(predicted.T, labels, strict=True):
         counts = Counter(votes.tolist())
-        class_ = int(label) if label >= 0 else max(counts, key=counts.__getitem__)
-        best_other = max((count for name, count in counts.items() if name != class_), default=0)
-        margins.append((counts[class_] - best_other) / len(predicted))
+        best_other = max((count for name, count in counts.items() if name != label), default=0)
+        margins.append((counts[label] - best_other) / len(predicted))
     return margins
 
 
 def test_disagreement_is_the_entropy_of_the_votes():
     predicted = generator(8, 0).integers(-1, 4, (7, 40))
-    for labels in (np.full(40, -1), generator(9, 0).integers(-1, 4, 40)):
-        order, entropies = disagreement(predicted, labels)
-        assert entropies == pytest.approx([entropy([*Counter(votes.tolist()).values()]) for votes in predicted.T])
-        keys = zip(-entropies.round(9), np.round(margins_by_loops(predicted, labels), 9), range(40), strict=True)
-        assert order.tolist() == [row for *_, row in sorted(keys)]
-    assert disagreement(predicted)[0].tolist() == disagreement(predicted, np.full(40, -1))[0].tolist()
+    labels = generator(9, 0).integers(0, 4, 40)
+    order, entropies = disagreement(predicted, labels)
+    assert entropies == pytest.approx([entropy([*Counter(votes.tolist()).values()]) for votes in predicted.T])
+    keys = zip(-entropies.round(9), np.round(margins_by_loops(predicted, labels), 9), range(40), strict=True)
+    assert order.tolist() == [row for *_, row in sorted(keys)]
 
 
 def test_of_equal_votes_those_that_contradict_the_label_come_first():
     predicted = np.array([[0, 0, 0, 0, 5], [0, 0, 0, 0, 5], [0, 1, 1, 1, 5]])
     assert disagreement(predicted, np.array([0, 0, 1, 2, 4]))[0].tolist() == [3, 2, 1, 4, 0]
-    assert disagreement(predicted)[0].tolist() == [1, 2, 3, 0, 4]
-    order, entropies = disagreement(np.array([[2, 0, 1]]))  # one encoder does not disagree
+    order, entropies = disagreement(np.array([[2, 0, 1]]), np.array([2, 0, 1]))  # one encoder does not disagree
     assert order.tolist() == [0, 1, 2] and not entropies.any()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidssl.apps.compare.page import write_encoders_page
+from vidssl.apps.compare.page import disputed_row, write_encoders_page
 from vidssl.page.previews import preview
 
 RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
@@ -75,9 +75,11 @@ def test_videos_without_labels(tmp_path):
 
 def test_disagreements_are_a_table_with_the_prediction_of_each_encoder(tmp_path):
     """A video without a preview keeps its place; each preview is there once, and names are text."""
+    results = RESULTS(PREDICTED, NAMES, [0, 1, 0, 1], CLASSES)
+    disputed = [disputed_row(row, entropy, results) for row, entropy in ((3, 0.694), (2, 0.5))]
     page, found = write(tmp_path)
     assert "What to label next" not in page and "base64" not in page
-    page, found = write(tmp_path, disputed=[(3, 0.694), (2, 0.5)], previews={2: CLIP})
+    page, found = write(tmp_path, disputed=disputed, previews={2: CLIP})
     rows = table(found.texts, "Video", "The same neighbours")
     assert rows[:5] == ["Video", "first", "second", "floor:thumbnails", "entropy"]
     assert rows[5:11] == ["d.mp4", "labelled run", "run", "run", "run", "0.69"]

@@ -12,11 +12,11 @@ from vidssl.evaluation.statistics import Difference, Estimate
 CLASSES = [{"name": "run", "videos": 40, "groups": 20}, {"name": "walk", "videos": 40, "groups": 20}]
 
 
-def encoder(name, value, operations=1.0, floor=False, low=None, network="", seen=0, **stated):
+def encoder(name, value, operations=1.0, floor=False, low=None, network="", seen=0, part=False, **stated):
     """An encoder and its number."""
     overlap = {"not_checked": "gone"} if seen is None else {"videos": seen}
     facts = {"gigaflops_per_video": operations, "features": network or name, "checkpoint": stated, "overlap": overlap}
-    return ComparedEncoder(name, floor, facts, None), Estimate(value, low)
+    return ComparedEncoder(name, floor, facts, None, part), Estimate(value, low)
 
 
 def verdict(encoders, *given):
@@ -37,8 +37,8 @@ WORSE, OPEN = 0.001, 0.4  # p
 @pytest.mark.parametrize(
     ("tests", "answer"),
     [
-        ({"AB": WORSE, "AC": WORSE, "BC": OPEN}, "A is best: 90.0 % (guessing 50.0)."),
-        ({"AB": WORSE, "AC": WORSE, "BC": WORSE}, "A is best: 90.0 % (guessing 50.0)."),
+        ({"AB": WORSE, "AC": WORSE, "BC": OPEN}, "A is best: 90.0 % by kNN (guessing 50.0)."),
+        ({"AB": WORSE, "AC": WORSE, "BC": WORSE}, "A is best: 90.0 % by kNN (guessing 50.0)."),
         ({"AB": OPEN, "AC": WORSE, "BC": WORSE}, "A and B are not told apart; C is worse."),
         ({"AB": OPEN, "AC": WORSE, "BC": OPEN}, "A and B are not told apart; C is worse than A."),
         ({"AB": OPEN, "AC": OPEN, "BC": OPEN}, "A, B and C are not told apart."),
@@ -58,7 +58,7 @@ def test_several_are_worse():
     pairs = [pair(*two, 0.1, OPEN if two in ((0, 1), (2, 3)) else WORSE, 0.2) for two in combinations(range(4), 2)]
     found = verdict(named(0.9, 0.89, 0.5, 0.4), pairs, CLASSES, 0.25)
     assert found["answer"] == "A and B are not told apart; C and D are worse." and not found["is_clear"]
-    assert verdict(named(0.9), [], CLASSES, 0.5)["answer"] == "A: 90.0 % (guessing 50.0)."
+    assert verdict(named(0.9), [], CLASSES, 0.5)["answer"] == "A: 90.0 % by kNN (guessing 50.0)."
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_less_for_the_same_is_said_only_if_a_loss_of_five_points_is_excluded(ope
     if sentence:
         assert f"(95 % interval of the difference −{-100 * low:.1f} to +2.0)." in found["answer"]
     shown = verdict(two, [pair(0, 1, 0.02, WORSE, 0.01)], CLASSES, 0.5)
-    assert shown["answer"] == "A is best: 80.0 % (guessing 50.0)."
+    assert shown["answer"] == "A is best: 80.0 % by kNN (guessing 50.0)."
 
 
 def test_what_cannot_be_shown_is_said_of_each_pair():
@@ -155,7 +155,15 @@ def test_an_encoder_below_what_learned_nothing():
     assert found["doubts"][0] == "No encoder is shown to be above guessing, 14.0 %."
     assert not any("differences" in doubt for doubt in found["doubts"])
     best = verdict(three, [pair(0, 1, 0.03, 0.01), *pairs[1:]], CLASSES, 0.14)
-    assert best["answer"] == f"net is best: 13.0 % (guessing 14.0){said}"
+    assert best["answer"] == f"net is best: 13.0 % by kNN (guessing 14.0){said}"
+
+
+def test_parts_of_a_sum_are_no_answer():
+    numbers = {"A+B": 0.8, "A": 0.9, "B": 0.7}
+    three = [encoder(name, number, low=0.6, part=name != "A+B") for name, number in numbers.items()]
+    found = verdict(three, [pair(0, 1, -0.1, OPEN), pair(0, 2, 0.1, OPEN), pair(1, 2, 0.2, WORSE)], CLASSES, 0.5)
+    assert found["answer"] == "A+B: 80.0 % by kNN (guessing 50.0), but A alone is higher: 90.0 %."
+    assert "A+B is not shown to be better than B alone." in found["doubts"]
 
 
 def test_an_interval_without_zero_that_is_not_shown():

@@ -327,7 +327,7 @@ class AllAnalyses(Measurement):
         training = self.overlap["training"] or {}  # what the tested videos have in common with those of the training
         notes = [
             f"Intervals are 95 % intervals for this network on new recordings; the {len(self.query)} videos are of "
-            f"{int(self.groups.number.max()) + 1} recordings, by {self.groups.how}. Numbers without one have no "
+            f"{int(self.groups.number.max()) + 1} recordings: {self.groups.how}. Numbers without one have no "
             f"interval, or there are fewer than {FEWEST} recordings.",
             "Filled: the network. Ring: the untrained network, with random weights of the run's seed and the same "
             "clips."

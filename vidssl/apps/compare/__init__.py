@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl.apps.compare.features_and_predictions import (
+    OF_SAME_CLIPS,
     ComparedEncoder,
     common_rows,
     extract_all,
@@ -22,7 +23,7 @@ from vidssl.apps.compare.features_and_predictions import (
     right,
 )
 from vidssl.apps.compare.neighbour_agreement import common_neighbours, disagreement
-from vidssl.apps.compare.page import class_names, score_column, write_encoders_page
+from vidssl.apps.compare.page import disputed_row, score_column, write_encoders_page
 from vidssl.apps.compare.verdict import decide, describe_without_labels
 from vidssl.base import distributed
 from vidssl.base.atomic import write_json
@@ -42,6 +43,7 @@ from vidssl.data.recordings_and_class_folders import (
     recording_groups,
 )
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.calibrated_classifier import mean_recall
 from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours, same_group
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.near_copies import near_copies_in
@@ -90,7 +92,7 @@ def compare(
         group: Regular expression for the recording in a path: its first capture group, else its match (default: as
             names state it).
         limit: Compare only so many videos, about as many of each class.
-        shots: Labels a class of the logistic regressions beside that of all labels.
+        shots: Labels per class of the logistic regressions.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
@@ -121,6 +123,7 @@ def compare(
             raise DataError(f"{compared.path}: there is no video that all encoders can be measured on")
         for encoder in encoders:
             encoder.features = of_rows(encoder.features, rows)
+            encoder.part = not encoder.floor and encoder.name.removesuffix(OF_SAME_CLIPS) not in requested
         groups, copies, not_searched = _with_copies(
             groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options, folder
         )
@@ -129,13 +132,15 @@ def compare(
             {"name": name, "what": line} | _section(encoders, labelled, groups.number, copies, shots, folder)
             for name, line, labelled in zip(_names(lists), what, (x.rows(rows.tolist()) for x in lists), strict=False)
         ]
-        pairs = common_neighbours({encoder.name: encoder.features for encoder in encoders}, groups.number)
+        pairs = common_neighbours({encoder.name: encoder.features.x for encoder in encoders}, groups.number)
         num_groups = int(groups.number.max()) + 1
         content: Tree = {
             "labels": what[0],
             "sections": sections,
             "common_neighbours": pairs,
-            "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in encoders},
+            "encoders": {
+                encoder.name: {**encoder.facts, "floor": encoder.floor, "part": encoder.part} for encoder in encoders
+            },
             "failed": {name: str(error) for name, error in failures.items()},
             "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
             "near_copies": [[names[first], names[second]] for first, second in copies],
@@ -207,16 +212,13 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
         raise DataError(f"{videos.path}: a comparison needs two videos or more{' with labels' if lists else ''}")
     for labelled in lists:
         if labelled.targets is not None:
-            raise DataError(f"{labelled.path} has several labels a video: a comparison needs one of each")
-        label = labelled.labels[labelled.labels >= 0].tolist()
-        if max(Counter(label).values(), default=0) < 2:
+            raise DataError(f"{labelled.path} has several labels per video: a comparison needs one of each")
+        known = labelled.labels >= 0
+        label = labelled.labels[known]
+        if max(Counter(label.tolist()).values(), default=0) < 2:
             many = f"no class has two videos, of {len(label)} with labels"
             raise DataError(f"{_file(labelled)}: {many}: label more, or raise limit")
-    if lists and not groups.number.any():
-        raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
-    for labelled in lists:
-        known = labelled.labels >= 0
-        if not of_several_recordings(labelled.labels[known], groups.number[known]).any():
+        if not of_several_recordings(label, groups.number[known]).any():
             raise DataError(f"{_file(labelled)}: {_ONE_RECORDING}")
 
 
@@ -252,7 +254,7 @@ def _with_copies(
     pairs, not_searched = distributed.on_main(work)
     copies = [(first, second) for first, second, _ in pairs]
     if not groups.stated and copies:
-        groups = groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})")
+        groups = groups.joined(copies, f"{groups.how}, near copies too ({len(copies)})")
     return groups, copies, not_searched
 
 
@@ -286,12 +288,12 @@ def _section(
     mean_of = dict(zip(hits, means, strict=True))
     pairs = compare_pairs(primary, *of_class, floors=[n for n, encoder in enumerate(encoders) if encoder.floor])
     most_frequent = majority(torch.from_numpy(label))["majority"]
-    guessing = {**dict.fromkeys(next(iter(hits.values())), most_frequent), PRIMARY: 1 / len(np.unique(of_class[1]))}
-    classes = []
-    for class_ in np.unique(label).tolist():
-        recordings = number[label == class_]
-        counts = {"videos": len(recordings), "groups": len(np.unique(recordings))}
-        classes.append({"name": videos.class_name(class_), **counts})
+    guessing = dict.fromkeys(next(iter(hits.values())), most_frequent)
+    guessing |= dict.fromkeys((PRIMARY, "chosen"), 1 / len(np.unique(of_class[1])))  # means over classes
+    classes = [
+        {"name": videos.class_name(n), "videos": int(np.sum(label == n)), "groups": len(np.unique(number[label == n]))}
+        for n in np.unique(label).tolist()
+    ]
     return {
         "verdict": decide(
             encoders, means, pairs, classes, guessing[PRIMARY], doubts(*of_class), int(between_recordings)
@@ -300,12 +302,13 @@ def _section(
         "neighbours": num_neighbours(label),
         "fewest_labels": min(int(np.sum(label[folds != fold] == n)) for fold in {*folds} for n in {*of_class[1]}),
         "accuracy": {
-            name: {measure: float(part.mean()) for measure, part in hit.items()} | {PRIMARY: mean_of[name].value}
+            name: {measure: float(part.mean()) for measure, part in hit.items()}
+            | {PRIMARY: mean_of[name].value, "chosen": mean_recall(predicted[name].chosen, label, several)}
             for name, hit in hits.items()
         },
         "intervals": {name: _interval(mean) for name, mean in mean_of.items()},
         "predicted": {
-            name: {key: getattr(predictions, key).tolist() for key in ("knn", "nearest", "logistic")}
+            name: {key: getattr(predictions, key).tolist() for key in ("knn", "nearest", "chosen")}
             for name, predictions in predicted.items()
         },
         "pairs": [_pair(pair, [*hits]) for pair in pairs],
@@ -335,7 +338,7 @@ def _pair(pair: Difference, names: Sequence[str]) -> Tree:
 def comparison_table(results: JobResults, section: Tree) -> str:
     """Format the accuracies of a section, the best encoder first, and its verdict."""
     accuracy, measures = section["accuracy"], [*section["guessing"]]
-    rows = [["encoder", *(score_column(measure, section) for measure in measures), "s a video", "MB"]]
+    rows = [["encoder", *(score_column(measure, section) for measure in measures), "s per video", "MB"]]
     for name in sorted(accuracy, key=lambda name: -accuracy[name][PRIMARY]):
         encoder = results["encoders"][name]
         seconds = encoder.get("seconds_per_video")
@@ -353,25 +356,19 @@ def _write(out: Path, results: JobResults, videos: VideoList) -> None:
     """Write the page, the list of what to label next, and the results."""
     disputed = _disputed(results)
     if disputed is not None:
-        section = results["sections"][0]
-        names, predicted = class_names(section), section["predicted"]
-        lines = [
-            [results["videos"][section["rows"][row]], names[section["labels"][row]], f"{entropy:.4f}"]
-            + [names.get(predictions["knn"][row], "") for predictions in predicted.values()]
-            for row, entropy in disputed
-        ]
-        write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
+        lines = [[row["name"], row["label"], f"{row['entropy']:.4f}", *row["predicted"]] for row in disputed]
+        write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *results["sections"][0]["predicted"]], lines)
     listed = (disputed or [])[:_LISTED]
-    clips = of_middles([videos.records[results["sections"][0]["rows"][row]] for row, _ in listed], preview)
+    clips = of_middles([videos.records[results["sections"][0]["rows"][row["row"]]] for row in listed], preview)
     # A video that cannot be read again has no preview.
-    previews = {row: clip for (row, _), clip in zip(listed, clips, strict=True) if not isinstance(clip, str)}
+    previews = {row["row"]: clip for row, clip in zip(listed, clips, strict=True) if not isinstance(clip, str)}
     title = f"Encoders for {videos.path.name}"
     write_encoders_page(out / "index.html", results, title, command_line(), listed, previews)
     write_json(out / "results.json", dict(results))
 
 
-def _disputed(results: JobResults) -> list[tuple[int, float]] | None:
-    """Return the rows of the first section on which encoders that are no floors disagree, and the entropy.
+def _disputed(results: JobResults) -> list[Tree] | None:
+    """Describe the rows of the first section on which encoders that are no floors disagree, as the page shows them.
 
     None: there is one encoder, or no section.
     """
@@ -381,4 +378,4 @@ def _disputed(results: JobResults) -> list[tuple[int, float]] | None:
     section = results["sections"][0]
     predicted = np.array([section["predicted"][name]["knn"] for name in trained])
     order, entropy = disagreement(predicted, np.array(section["labels"]))
-    return [(int(row), float(entropy[row])) for row in order if entropy[row] > 1e-9]
+    return [disputed_row(int(row), float(entropy[row]), results) for row in order if entropy[row] > 1e-9]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from functools import reduce
 from pathlib import Path
 
@@ -26,7 +25,8 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.list_identity import identify
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import JoinedClips, extract_features, join_features
+from vidssl.evaluation.calibrated_classifier import nested_probabilities
+from vidssl.evaluation.features import JoinedClips, join_features
 from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict_left_out
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.jobs.extract import extract_to, loaded
@@ -39,10 +39,9 @@ _log = logging.getLogger(__name__)
 _FEATURES, _PREDICTIONS = "features", "predictions"
 
 SAME_CLIPS = 4  # of a video
+OF_SAME_CLIPS = ", same clips"  # in the names of encoders that are measured on these
 _FLOOR = "floor:"
-_VERSION = 2  # of the predictions
-_TIMED, _FEWEST_TIMED = 3, 40  # videos by which the time of an encoder is estimated, and from which number on
-_LONG = 60.0  # seconds
+_VERSION = 3  # of the predictions
 
 
 @dataclass
@@ -53,6 +52,14 @@ class ComparedEncoder:
     floor: bool  # thumbnails, differences of frames, motion, an untrained network
     facts: Tree
     features: Features
+    part: bool = False  # of a sum; nobody asked for it alone
+
+
+@dataclass(frozen=True)
+class AllPredictions(Predictions):
+    """Predictions of each video (N,), also those that `vidssl predict` states its accuracy by."""
+
+    chosen: NDArray[np.int64]  # by kNN or logistic regression, whichever predicts the rest better
 
 
 def extract_all(
@@ -71,7 +78,6 @@ def extract_all(
     the videos these are. The features of a sum are those of its parts, which are among the models. Floors come last.
     """
     encoders, failures, part = dict[str, ComparedEncoder](), dict[str, VidsslError](), part or {}
-    _log_estimate(models, videos, options, out, part)
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
     name_of = {str(model): name for name, model in models}
     data = identify(videos)
@@ -85,7 +91,7 @@ def extract_all(
                 raise broken[0]
             subjects = {"": subject}
             if same_seconds is not None:
-                subjects[", same clips"] = with_clips(subject, same_seconds)
+                subjects[OF_SAME_CLIPS] = with_clips(subject, same_seconds)
             for clips, of_clips in subjects.items():
                 title, joined = f"{name}{clips}", [encoders[f"{part}{clips}"] for part in names_of_parts]
                 if joined:
@@ -100,34 +106,6 @@ def extract_all(
     return sorted(encoders.values(), key=lambda encoder: encoder.floor), failures
 
 
-def _log_estimate(
-    models: Sequence[tuple[str, Model]], videos: VideoList, options: NetworkOptions, out: Path, part: Tree
-) -> None:
-    """Log about how long the encoders take that have no features yet, by a few videos of each, if that is long."""
-    if len(videos) < _FEWEST_TIMED:
-        return
-    seconds, few = dict[str, float](), videos.rows(range(_TIMED))
-    for name, model in models:
-        if not str(model).startswith(_FLOOR) and len(parts_of(model)) < 2:
-            with suppress(VidsslError):  # the comparison says what fails
-                subject = load_subject(model, options, shared_config=True).skipping()
-                if _folder(subject, out, part).exists():
-                    continue
-                test = subject.test.model_copy(update={"workers": 0})
-                extract_features(subject.encoder, few.rows([0]), test, subject.device)  # the first one is slow
-                start = time.perf_counter()
-                extract_features(subject.encoder, few, test, subject.device)
-                seconds[name] = (time.perf_counter() - start) * len(videos) / len(few)
-    if (total := sum(seconds.values())) > _LONG:
-        each = ", ".join(f"{name} {timedelta(seconds=round(value))}" for name, value in seconds.items())
-        _log.info("about %s for %d videos: %s", timedelta(seconds=round(total)), len(videos), each)
-
-
-def _folder(subject: Subject, out: Path, part: Tree) -> Path:
-    """Return where features are kept; those of a part of the videos have a folder of their own."""
-    return out / _FEATURES / _key(subject.request(**part))
-
-
 def with_clips(subject: Subject, seconds: float) -> Subject:
     """Return the subject with clips of so many seconds, as many of a video for every encoder, of its own frames."""
     if isinstance(subject.test, JoinedClips):
@@ -138,7 +116,8 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
 
 
 def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, part: Tree) -> ComparedEncoder:
-    path = _folder(subject, out, part)  # rows that are there are taken
+    request = json.dumps(subject.request(**part), sort_keys=True)  # of a part of the videos there is a folder beside
+    path = out / _FEATURES / hashlib.sha256(request.encode()).hexdigest()[:16]  # rows that are there are taken
     _reset_peak()
     start = time.perf_counter()
     there = path.exists()
@@ -159,16 +138,12 @@ def _join(parts: Sequence[ComparedEncoder], name: str, subject: Subject, videos:
     rows = common_rows(parts)
     features = [of_rows(part.features, rows) for part in parts]
     joined = join_features(features, [part.weight for part in parts_of(subject.name)])
-    sums = {key: _sum([part.facts.get(key) for part in parts]) for key in ("seconds_per_video", "gigaflops_per_video")}
+    numbers = {key: [part.facts.get(key) for part in parts] for key in ("seconds_per_video", "gigaflops_per_video")}
+    sums = {key: None if None in of_parts else sum(filter(None, of_parts)) for key, of_parts in numbers.items()}
     memory = [part.facts["peak_megabytes"] for part in parts if part.facts.get("peak_megabytes")]
     folders = " + ".join(part.facts["features"] for part in parts)
     costs = {**sums, "peak_megabytes": max(memory, default=None)}
     return _described(name, subject, videos, joined, folders, costs)
-
-
-def _sum(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
 
 
 def _described(
@@ -201,10 +176,6 @@ def _gigaflops(subject: Subject) -> float | None:
         subject.encoder(normalised(clip, test.mean, test.std))
         return counted.get_total_flops() * test.num_views / 1e9 or None  # 0: torch does not see them
     return None
-
-
-def _key(request: Tree) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _reset_peak() -> None:
@@ -240,9 +211,9 @@ def predict_all(
     shots: Sequence[int],
     out: Path,
     advance: Callable[[], object] = lambda: None,
-) -> dict[str, Predictions]:
+) -> dict[str, AllPredictions]:
     """Predict each video by each encoder, unless it is in `out`; `label`, `groups`, `folds` are of its rows."""
-    by_name = {}
+    by_name, classes = {}, int(label.max()) + 1
     for encoder in encoders:
         features = replace(encoder.features, label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
@@ -252,15 +223,17 @@ def predict_all(
         try:
             arrays = read_arrays(file)
             few = {n: arrays.pop(f"few_{n}") for n in shots}
-            predictions = Predictions(**arrays, few=few)
+            predictions = AllPredictions(**arrays, few=few)
         except (OSError, ValueError, KeyError, TypeError):
-            predictions = predict_left_out(features, groups, folds, shots, advance=advance)
+            left_out = predict_left_out(features, groups, folds, shots, advance=advance)
+            chosen = nested_probabilities(features.x, label, groups, classes).argmax(axis=1)
+            predictions = AllPredictions(**vars(left_out), chosen=chosen)
             _write(file, predictions)
         by_name[encoder.name] = predictions
     return by_name
 
 
-def _write(file: Path, predictions: Predictions) -> None:
+def _write(file: Path, predictions: AllPredictions) -> None:
     content = asdict(predictions)
     few = content.pop("few")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -268,9 +241,9 @@ def _write(file: Path, predictions: Predictions) -> None:
         np.savez(target, **content, **{f"few_{n}": fraction for n, fraction in few.items()})
 
 
-def right(predictions: Predictions, label: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+def right(predictions: AllPredictions, label: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """Return by measure which videos (N,) are right; of few labels, in which fraction of the draws."""
     near = np.where(predictions.nearest < 0, -1, label[predictions.nearest])
-    every = {"knn": predictions.knn == label, "R@1": near == label, "logistic": predictions.logistic == label}
+    every = {"knn": predictions.knn == label, "R@1": near == label, "chosen": predictions.chosen == label}
     few = {f"logistic_{n}": fraction for n, fraction in predictions.few.items()}
     return {**{name: hit.astype(np.float64) for name, hit in every.items()}, **few}

@@ -7,26 +7,18 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vidssl.base.config import Tree
-from vidssl.base.errors import DataError
-from vidssl.base.types import Features
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.search import nearest
 
 NEIGHBOURS_COMPARED = 10  # that two encoders have in common
 
 
-def check_same_rows(first: Features, second: Features) -> None:
-    """Raise a DataError if features are not of the same rows of a list."""
-    if not torch.equal(first.index, second.index):
-        raise DataError(f"the features are not of the same videos: {len(first)} and {len(second)} rows of a list")
-
-
 def common_neighbours(
-    encoders: Mapping[str, Features], groups: NDArray[np.int64], k: int = NEIGHBOURS_COMPARED
+    encoders: Mapping[str, Tensor], groups: NDArray[np.int64], k: int = NEIGHBOURS_COMPARED
 ) -> list[Tree]:
     """Return of each pair of encoders, by name, the mean `fraction` of the k nearest videos that both find.
 
@@ -35,19 +27,16 @@ def common_neighbours(
     random ones a fraction k / M is common, whose mean is `chance`. Both are NaN if all videos are of one group.
 
     Args:
-        encoders: Features of the same rows.
+        encoders: Features (N, D) of the same videos.
         groups: (N,) recording of each video.
         k: Neighbours.
 
     Raises:
         ConfigError: k is not a whole number of 1 or more.
-        DataError: The rows are not the same, or features are not finite.
+        DataError: Features are not finite.
     """
-    first, *rest = encoders.values()
-    for features in rest:
-        check_same_rows(first, features)
     same = same_group(groups)
-    rows = {name: nearest(features.x, features.x, k, same).index.numpy() for name, features in encoders.items()}
+    rows = {name: nearest(x, x, k, same).index.numpy() for name, x in encoders.items()}
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     candidates = len(groups) - sizes[group]  # M
     counted, chance = candidates > 0, np.nan
@@ -65,27 +54,24 @@ def common_neighbours(
 
 
 def disagreement(
-    predicted: NDArray[np.int64], labels: NDArray[np.int64] | None = None
+    predicted: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Order videos by the entropy of the votes of the encoders, highest first, then by the margin, lowest first.
 
     This is query by committee with vote entropy (Dagan and Engelson, 1995). The margin of a video is the fraction of
-    the votes for a class minus that for another. Without a label these are the two classes with most votes; with a
-    label it is that class and the best other one, so that of equal entropies those come first whose label most encoders
-    contradict. Rows are the last criterion.
+    the votes for its label minus that for the best other class, so that of equal entropies those come first whose label
+    most encoders contradict. Rows are the last criterion.
 
     Args:
         predicted: (E, N) class that each encoder predicts; -1, no prediction, counts as a class.
-        labels: (N,) class of each video, -1: not known.
+        labels: (N,) class of each video.
 
     Returns:
-        The rows (N,), the most useful to label, or whose label to check, first; the entropy (N,) of each row in nats.
+        The rows (N,), those whose label to check first; the entropy (N,) of each row in nats.
     """
     same = (predicted == predicted[:, None]).sum(axis=1) / len(predicted)  # (E, N) fraction of the votes for each vote
     entropy = np.log(1 / same).mean(axis=0)
-    most = np.take_along_axis(predicted, same.argmax(axis=0)[None], axis=0)[0]
-    class_ = most if labels is None else np.where(labels >= 0, labels, most)
-    margin = (predicted == class_).mean(axis=0) - np.where(predicted == class_, 0, same).max(axis=0)
+    margin = (predicted == labels).mean(axis=0) - np.where(predicted == labels, 0, same).max(axis=0)
     # Sums in another order differ in the last bits: those are no difference.
-    order = np.lexsort((np.arange(len(class_)), margin.round(9), -entropy.round(9)))
+    order = np.lexsort((np.arange(len(labels)), margin.round(9), -entropy.round(9)))
     return order, entropy

@@ -11,7 +11,7 @@ from vidssl.evaluation.result_files import clips_in_words
 from vidssl.page.previews import Preview, number_previews
 from vidssl.page.render import render_page
 
-_MEASURES = {"knn": "kNN", "R@1": "R@1", "logistic": "all labels"}
+_MEASURES = {"knn": "kNN", "R@1": "R@1", "chosen": "predict"}
 
 
 def write_encoders_page(
@@ -19,13 +19,12 @@ def write_encoders_page(
     results: Tree,
     title: str,
     command: str,
-    disputed: Sequence[tuple[int, float]] = (),
+    disputed: Sequence[Tree] = (),
     previews: Mapping[int, Preview] | None = None,
 ) -> None:
     """Write the page of results as in results.json.
 
-    `disputed` are the videos to label next, with the entropy of the votes, by the labels of the first section;
-    `previews` those of some of them. Both name videos by their place in the section.
+    `disputed` are the videos to label next, as `disputed_row`; `previews` those of some of them, by `row`.
     """
     render_page(
         path,
@@ -35,14 +34,14 @@ def write_encoders_page(
         results=results,
         sections=[_section(section, results) for section in results["sections"]],
         encoders=[_describe(name, encoder) for name, encoder in results["encoders"].items()],
-        disputed=[_disputed(row, entropy, results) for row, entropy in disputed],
+        disputed=disputed,
         previews=previews or {},
         sprites=number_previews((previews or {}).values()),
         left_out=[gap["reason"] or gap["path"] for gap in results["missing"]],
     )
 
 
-def class_names(section: Tree) -> dict[int, str]:
+def _class_names(section: Tree) -> dict[int, str]:
     """Return the names of the classes of a section by their numbers."""
     numbers = sorted({*section["labels"]})
     return dict(zip(numbers, (class_["name"] for class_ in section["classes"]), strict=True))
@@ -53,7 +52,7 @@ def score_column(measure: str, section: Tree) -> str:
     if measure in _MEASURES:
         return _MEASURES[measure]
     labels = int(measure.removeprefix("logistic_"))
-    return f"{'at most ' if section['fewest_labels'] < labels else ''}{labels} a class"
+    return f"{'at most ' if section['fewest_labels'] < labels else ''}{labels} per class"
 
 
 def _section(section: Tree, results: Tree) -> Tree:
@@ -95,7 +94,7 @@ def _against_best(name: str, section: Tree) -> Tree:
 
 def _classes(section: Tree, order: Sequence[str]) -> list[Tree]:
     """The rows of the table of classes, those with the lowest accuracy of the best encoder first."""
-    label, best, names = np.array(section["labels"]), section["verdict"]["best"], class_names(section)
+    label, best, names = np.array(section["labels"]), section["verdict"]["best"], _class_names(section)
     predicted = {name: np.array(section["predicted"][name]["knn"]) for name in order}
     rows = []
     for number, class_ in zip(names, section["classes"], strict=True):
@@ -107,10 +106,11 @@ def _classes(section: Tree, order: Sequence[str]) -> list[Tree]:
     return sorted(rows, key=lambda row: row["accuracy"][best])
 
 
-def _disputed(row: int, entropy: float, results: Tree) -> Tree:
+def disputed_row(row: int, entropy: float, results: Tree) -> Tree:
+    """Describe a video of the first section, and what each encoder predicts; `entropy` is that of their votes."""
     section = results["sections"][0]
-    names = class_names(section)
-    predicted = [names.get(classes["knn"][row], "–") for classes in section["predicted"].values()]
+    names = _class_names(section)
+    predicted = [names.get(classes["knn"][row], "") for classes in section["predicted"].values()]
     label = names[section["labels"][row]]
     name = results["videos"][section["rows"][row]]
     return {"row": row, "name": name, "label": label, "predicted": predicted, "entropy": entropy}

@@ -11,7 +11,7 @@ from itertools import permutations
 from vidssl.apps.compare.features_and_predictions import ComparedEncoder
 from vidssl.apps.compare.neighbour_agreement import NEIGHBOURS_COMPARED
 from vidssl.base.config import Tree
-from vidssl.base.errors import first_few
+from vidssl.base.errors import first_few, how_many
 from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference, Estimate
 
 WORSE_MARGIN = 0.05  # of the primary number
@@ -27,11 +27,11 @@ class _Ranking:
     ):
         self.encoders, self.means = encoders, means
         self.names = [encoder.name for encoder in encoders]
-        self.learned = [n for n, encoder in enumerate(encoders) if not encoder.floor]
+        self.learned = [n for n, encoder in enumerate(encoders) if not (encoder.floor or encoder.part)]
         self.pairs = {(pair.first, pair.second): pair for half in differences for pair in (half, half.turned())}
         self.best = max(self.learned or range(len(encoders)), key=lambda n: means[n].value)
         self.rest = [n for n in self.learned or range(len(encoders)) if not self.is_worse(n, self.best)]
-        self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # floors
+        self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # not of learned
 
     def is_worse(self, n: int, than: int) -> bool:
         """Whether an encoder is shown to be worse than another one."""
@@ -46,7 +46,7 @@ class _Ranking:
         best, rest = self.names[self.best], self.rest
         if len(rest) == 1:
             verdict = " is best" if len(self.learned) != 1 else ""
-            return f"{best}{verdict}: {100 * self.means[self.best].value:.1f} % (guessing {100 * chance:.1f})"
+            return f"{best}{verdict}: {100 * self.means[self.best].value:.1f} % by kNN (guessing {100 * chance:.1f})"
         between = [self.pairs[pair] for pair in permutations(rest, 2)]
         answer = f"{self.listed(rest)} are not told apart"
         if all(pair.reason == "equal" for pair in between):
@@ -62,13 +62,14 @@ class _Ranking:
                 answer += f"; {self.listed(some)} {'is' if len(some) == 1 else 'are'} worse{than}"
         return answer
 
-    def higher_floors(self) -> str:
-        """Say which floors have a higher number than the best encoder."""
-        if not self.higher:
-            return ""
-        number = max(self.means[n].value for n in self.higher)
-        are = "is" if len(self.higher) == 1 else "are"
-        return f", but {self.listed(self.higher)}, which learned nothing, {are} higher: {100 * number:.1f} %"
+    def higher_ones(self) -> str:
+        """Say which floors and parts of sums have a higher number than the best encoder."""
+        said = ""
+        for floor, what in ((True, ", which learned nothing,"), (False, " alone")):
+            if some := [n for n in self.higher if self.encoders[n].floor == floor]:
+                number, are = max(self.means[n].value for n in some), "is" if len(some) == 1 else "are"
+                said += f", but {self.listed(some)}{what} {are} higher: {100 * number:.1f} %"
+        return said
 
     def cheapest(self) -> tuple[int, str]:
         """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
@@ -95,8 +96,9 @@ class _Ranking:
         if all(low is None or low <= chance for low in (self.means[n].low for n in self.learned)):
             said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
         for n, encoder in enumerate(self.encoders):
-            if encoder.floor and n not in (self.best, *self.higher) and not self.is_worse(n, self.best):
-                said.append(f"{best} is not shown to be better than {encoder.name}, which learned nothing.")
+            what = ", which learned nothing" if encoder.floor else " alone"
+            if n not in (*self.learned, self.best, *self.higher) and not self.is_worse(n, self.best):
+                said.append(f"{best} is not shown to be better than {encoder.name}{what}.")
         to_best = [self.pairs[n, self.best] for n in self.learned if n != self.best]
         differ = [pair for pair in to_best if "differ" in pair.reason]
         said += [f"{best} and {self.names[pair.first]} {pair.reason}." for pair in differ]
@@ -153,12 +155,12 @@ def decide(
         "best": ranking.names[ranking.best],
         "is_clear": len(ranking.rest) == 1 and len(ranking.learned) != 1,
         "cheapest": ranking.names[cheapest],
-        "answer": f"{ranking.answer(chance)}{ranking.higher_floors()}.{needs_less}",
+        "answer": f"{ranking.answer(chance)}{ranking.higher_ones()}.{needs_less}",
         "doubts": [
             *ranking.doubts(chance),
             *doubts,
             *_doubts_of_videos(classes, num_copies),
-            *_doubts_of_training([encoder for encoder in encoders if not encoder.floor]),
+            *_doubts_of_training([encoders[n] for n in ranking.learned]),
         ],
     }
 
@@ -167,7 +169,7 @@ def _doubts_of_videos(classes: Sequence[Tree], num_copies: int) -> list[str]:
     few = [class_["name"] for class_ in classes if class_["videos"] < _FEW_VIDEOS]
     single = [class_["name"] for class_ in classes if class_["groups"] < 2]
     copies = (
-        f"Videos of different recordings show the same footage: {_pairs(num_copies)}, named at the end of the page."
+        f"Videos of different recordings show the same footage: {how_many(num_copies, 'pair')}, at the end of the page."
     )
     doubts = (
         (num_copies, copies),
@@ -239,15 +241,11 @@ def describe_without_labels(
         sentences.append(f"In common with what learned nothing: {'; '.join(parts)}.")
     if num_copies:
         sentences.append(
-            f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
-            f"page. Each pair counts as one recording, which leaves {num_groups}."
+            f"Near copies that were of different recordings: {how_many(num_copies, 'pair')} of videos, named at the "
+            f"end of the page. Each pair counts as one recording, which leaves {num_groups}."
         )
     sentences.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
     return sentences
-
-
-def _pairs(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count} pairs"
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

@@ -28,7 +28,7 @@ _SIGNS: dict[str, tuple[str, ...]] = {"1": ("",), "0": ("?",), "-1": ()}  # pres
 
 
 def prepare_voc_classes(root: Path, out: Path, *, train: str = "trainval", test: str = "test") -> str:
-    """Pascal VOC with several labels a row: train.csv, test.csv.
+    """Pascal VOC with several labels per row: train.csv, test.csv.
 
     `root` is the folder of a year, such as VOCdevkit/VOC2007. The classes of an image are those of
     `ImageSets/Main/CLASS_SPLIT.txt`; classes with difficult objects only, 0 there, are not counted for the image. A

@@ -186,7 +186,7 @@ def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
 
 
 def seconds_of(frames: int, stride: float) -> float:
-    """Return the span of a clip whose frames are `stride` frames apart in videos of 30 a second."""
+    """Return the span of a clip whose frames are `stride` frames apart in videos of 30 per second."""
     return ((frames - 1) * stride + 1) / 30
 
 

@@ -81,16 +81,6 @@ def test_the_predictor_is_on_the_online_branch_only():
     assert found == pytest.approx(expected, rel=1e-9) and abs(found - before["loss"].item()) > 1e-3
 
 
-def test_the_target_moves_and_the_predictor_is_no_part_of_it():
-    method = make()
-    before = [p.clone() for p in method.target.parameters()]
-    online = [*method.backbone.parameters(), *method.projector.parameters()]
-    method(batch())
-    method.after_step(0.1)
-    for p, old, new in zip(method.target.parameters(), before, online, strict=True):
-        torch.testing.assert_close(p, 0.9 * old + 0.1 * new.detach())
-
-
 def test_statistics_are_of_the_first_pair_and_of_other_videos():
     method, data = make(), batch()
     queries, keys = encoded(method, data.views)

@@ -2,6 +2,7 @@
 
 import math
 import runpy
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from torch.nn.functional import normalize
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.types import Batch
 from vidssl.losses import nt_xent
 from vidssl.methods import METHODS
 from vidssl.methods.in_batch import group_statistics
 from vidssl.models import Head
 
-Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+Tiny, batch = TINY["Tiny"], partial(TINY["batch"], size=4, label=(0, 1, 1, 2), index=(4, 9, 2, 7))
 
 TAU = 0.2
 HEAD = Head(layers=2, hidden=16, out=5, norm="none")
@@ -107,12 +108,6 @@ def test_statistics_without_pairs_are_0(group):
 def make(name):
     torch.manual_seed(0)
     return METHODS[name](METHODS[name].Config(projector=HEAD, temperature=TAU), Tiny()).train()
-
-
-def batch(views, label=(0, 1, 1, 2), index=(4, 9, 2, 7)):
-    source = torch.Generator().manual_seed(7)
-    clips = tuple(torch.randn(len(label), 3, 2, 4, 4, generator=source) for _ in range(views))
-    return Batch(clips, torch.tensor(label), torch.tensor(index))
 
 
 @pytest.mark.parametrize(("name", "views"), [("supcon", 1), ("supcon", 3), ("simclr", 2)])

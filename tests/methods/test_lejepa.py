@@ -11,12 +11,12 @@ from scipy.integrate import quad
 
 from vidssl.base.errors import ConfigError
 from vidssl.base.keyed_generators import RngStream
-from vidssl.base.types import Batch
 from vidssl.losses import epps_pulley, sigreg
 from vidssl.methods import METHODS
 from vidssl.models import Head
 
-Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+Tiny, batch = TINY["Tiny"], TINY["batch"]
 
 
 def normal(*shape, seed=3):
@@ -66,12 +66,6 @@ def make(**settings):
     torch.manual_seed(0)
     config = METHODS["lejepa"].Config(projector=Head(layers=2, hidden=16, out=5, norm="none"), **settings)
     return METHODS["lejepa"](config, Tiny()).train()
-
-
-def batch(samples=6, sides=(4, 4)):
-    source = torch.Generator().manual_seed(7)
-    clips = tuple(torch.randn(samples, 3, 2, side, side, generator=source) for side in sides)
-    return Batch(clips, torch.zeros(samples, dtype=torch.int64), torch.arange(samples))
 
 
 @pytest.mark.parametrize(("sides", "first"), [((4, 4), None), ((4, 4, 6, 2), None), ((4, 4, 2), 2), ((4, 2, 2), 1)])

@@ -13,11 +13,11 @@ from torch.nn.functional import normalize
 from vidssl import losses
 from vidssl.base.errors import ConfigError
 from vidssl.base.schedule import Schedule, constant
-from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.models import Head
 
-TinyNorm = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["TinyNorm"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+TinyNorm, batch = TINY["TinyNorm"], TINY["batch"]
 
 NAMES = ("moco", "ressl", "sce")
 HEAD = Head(layers=2, hidden=32, out=5, norm="hidden")
@@ -33,13 +33,6 @@ def make(name, **settings):
         for p in method.target.parameters():
             p.add_(torch.randn_like(p), alpha=0.3)
     return method.train()
-
-
-def batch(views=2, size=6, sides=None):
-    """Clips of views of 4 pixels, or of these."""
-    source = torch.Generator().manual_seed(7)
-    clips = tuple(torch.randn(size, 3, 2, side, side, generator=source) for side in sides or (4,) * views)
-    return Batch(clips, torch.zeros(size, dtype=torch.int64), torch.arange(size))
 
 
 def queries_and_keys(method, views):

@@ -233,14 +233,6 @@ def test_mask_pixels_outside_of_the_frame_are_ignored() -> None:
     assert Window(-1, 1, 3, 3, flipped=True).cut(mask, 3).tolist() == [row[::-1] for row in found.tolist()]
 
 
-def test_flip() -> None:
-    frames = noise(3, 5, 7)
-    out = flip(frames)
-    check(out, (3, 3, 5, 7))
-    assert np.array_equal(out, frames[..., ::-1])
-    assert np.array_equal(flip(flip(frames)), frames)
-
-
 # Windows of views against sampling the source by hand; boxes and masks in views -------------------------------
 
 SIZE = 24

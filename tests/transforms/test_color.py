@@ -263,6 +263,6 @@ def test_layout_and_input() -> None:
     out = rgb_difference(a, b)
     assert out.shape == (4, 3, 6, 5) and out.dtype == np.uint8
     assert out.transpose(0, 2, 3, 1).flags.c_contiguous
-    assert np.array_equal(a, before)
+    assert np.array_equal(a, before) and np.array_equal(out, rgb_difference(a, b.copy()))  # pixels reversed as a view
     with pytest.raises(ValueError, match="cannot subtract"):
         rgb_difference(a, b[:3])

@@ -123,17 +123,17 @@ def written_rows(steps, records):
     """Banks after each step of two micro-batches; of one process with the rows of all of them in order."""
     with distributed.joined(CPU):
         source = numbers_from(6)
-        bank, found = bank_of(records), []
+        bank, banks = bank_of(records), []
         for size in steps:
             index = torch.randint(records, (2, 2, size), generator=source)  # rank, micro-batch: some records twice
             rows = normalize(torch.randn(2, 2, size, DIM, generator=source), dim=-1)
-            mine = [distributed.rank()] if distributed.world() == 2 else [0, 1]
-            for rank in mine:
+            ranks = [distributed.rank()] if distributed.world() == 2 else [0, 1]
+            for rank in ranks:
                 for micro in range(2):
                     bank.hold(index[rank, micro], rows[rank, micro])
             written, before = bank.write()
-            found.append((written, before, bank.rows.clone(), bank.seen.clone()))
-        return found
+            banks.append((written, before, bank.rows.clone(), bank.seen.clone()))
+        return banks
 
 
 def test_the_bank_of_two_processes_is_that_of_one(run_world):
@@ -198,11 +198,11 @@ def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
     monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
     rows = unit_rows(300, numbers_from(9)).to(dtype)
     distance = squares(rows.numpy(), clusters.centroids.numpy())
-    found = clusters.nearest(rows)
-    assert found.shape == (300,) and len(set(found.tolist())) == 9
+    nearest = clusters.nearest(rows)
+    assert nearest.shape == (300,) and len(set(nearest.tolist())) == 9
     if dtype == torch.float64:
-        assert found.tolist() == distance.argmin(axis=1).tolist()
-    assert np.all(distance[np.arange(300), found] - distance.min(axis=1) < 1e-6)
+        assert nearest.tolist() == distance.argmin(axis=1).tolist()
+    assert np.all(distance[np.arange(300), nearest] - distance.min(axis=1) < 1e-6)
 
 
 # Seven rows at a time, and all at once.
@@ -213,14 +213,14 @@ def test_fit_is_lloyds_algorithm(clusters, iterations, block, monkeypatch):
     x = bank.rows.numpy()
     first = torch.randperm(90, generator=numbers_from(5))[:clusters]
     labels, centroids = lloyd(x, x[first], iterations)
-    found = clusters_of(bank, clusters, iterations, seed=5)
-    assert found.labels.tolist() == labels.tolist()
-    np.testing.assert_allclose(found.centroids, centroids, rtol=0, atol=1e-6)
-    check(found, bank)
+    fitted = clusters_of(bank, clusters, iterations, seed=5)
+    assert fitted.labels.tolist() == labels.tolist()
+    np.testing.assert_allclose(fitted.centroids, centroids, rtol=0, atol=1e-6)
+    check(fitted, bank)
     if iterations == 100:
         peer = KMeans(clusters, init=x[first], n_init=1, max_iter=300, tol=0, algorithm="lloyd").fit(x)
-        assert found.labels.tolist() == peer.labels_.tolist()
-        assert found.nearest(bank.rows).tolist() == labels.tolist()  # it has converged
+        assert fitted.labels.tolist() == peer.labels_.tolist()
+        assert fitted.nearest(bank.rows).tolist() == labels.tolist()  # it has converged
 
 
 def test_fit_uses_only_seen_records():

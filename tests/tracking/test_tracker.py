@@ -116,13 +116,13 @@ def test_a_best_path_ends_where_no_affinity_is_left():
 def test_anchors_compare_with_the_start(center):
     rng = generator(6)
     features = [rng.normal(size=(n, 5)).astype(np.float32) for n in (3, 4, 2)]
-    found = anchors([torch.from_numpy(x) for x in features], torch.tensor([2, 0]), center)
+    similarities = anchors([torch.from_numpy(x) for x in features], torch.tensor([2, 0]), center)
     mean = center * np.concatenate(features).mean(axis=0)
-    assert [similarity.shape for similarity in found] == [(2, 4), (2, 2)]
+    assert [similarity.shape for similarity in similarities] == [(2, 4), (2, 2)]
     for t, row, k in [(1, 0, 3), (1, 1, 0), (2, 0, 1), (2, 1, 0)]:
         a, b = features[0][[2, 0][row]] - mean, features[t][k] - mean
         cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-        assert float(found[t - 1][row, k]) == pytest.approx((1 + cosine) / 2, abs=1e-6)
+        assert float(similarities[t - 1][row, k]) == pytest.approx((1 + cosine) / 2, abs=1e-6)
 
 
 def test_affinities_are_clipped_cosines():

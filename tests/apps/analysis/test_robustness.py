@@ -7,7 +7,7 @@ import pytest
 
 from vidssl import cli
 from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.apps.analysis.robustness import analyze_robustness, relative_performance
+from vidssl.apps.analysis.robustness import analyze_robustness, by_group, relative_performance
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.jobs.test import test as measure
@@ -136,3 +136,8 @@ def test_published_rows_follow_the_definition(clean, mpc, rpc):
     scores = {"any": {1: mpc + 10, 2: mpc - 10}, "other": {1: mpc, 2: mpc}}
     assert 100 * relative_performance(scores, clean) == pytest.approx(rpc, abs=0.05)
     assert relative_performance(scores, 0.0) is None
+
+
+def test_a_group_is_the_mean_of_its_corruptions():
+    scores = {"a": {1: 0.8, 3: 0.6}, "b": {1: 0.5, 3: 0.1}, "c": {1: 0.4, 3: 0.0}}
+    assert by_group(scores, {"a": "x", "b": "y", "c": "y"}) == pytest.approx({"x": 0.7, "y": 0.25})

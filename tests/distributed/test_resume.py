@@ -38,7 +38,7 @@ def saved_at(output):
 
 
 @pytest.fixture(scope="module")
-def straight(run_world, toy_data, tmp_path_factory):
+def straight(run_world, digits, tmp_path_factory):
     """The folder of a run that nothing interrupted, made once for each kind."""
     made = {}
 
@@ -46,7 +46,7 @@ def straight(run_world, toy_data, tmp_path_factory):
         key = (world, name, overrides)
         if key not in made:
             made[key] = tmp_path_factory.mktemp("straight")
-            assert run_world(world, outcome, name, toy_data, made[key], overrides)[0][0] == "finished"
+            assert run_world(world, outcome, name, digits, made[key], overrides)[0][0] == "finished"
         return made[key]
 
     return run
@@ -57,17 +57,17 @@ ONCE = ((7, 0), (12, 1))
 SHORT = ((6, 0), (8, 1))
 
 
-def goes_on(name, world, more, parts, straight, run_world, toy_data, output):
+def goes_on(name, world, more, parts, straight, run_world, digits, output):
     """Interrupt a run, in the middle of an epoch or beside a checkpoint; the last of the parts is its end."""
     more = (*more, f"steps={parts[-1][0]}")
     for until, workers in parts:
-        ends = run_world(world, outcome, name, toy_data, output, (*more, WORKERS.format(workers)), until)
+        ends = run_world(world, outcome, name, digits, output, (*more, WORKERS.format(workers)), until)
         assert [end[0] for end in ends] == ["finished"] * world
     equal_runs(output, straight(world, name, *more, WORKERS.format(0)), world, parts[-1][0])
 
 
-def test_fault_19_two_processes_go_on_as_if_nothing_had_been(straight, run_world, toy_data, tmp_path):
-    goes_on("sce", 2, (), SHORT, straight, run_world, toy_data, tmp_path)
+def test_fault_19_two_processes_go_on_as_if_nothing_had_been(straight, run_world, digits, tmp_path):
+    goes_on("sce", 2, (), SHORT, straight, run_world, digits, tmp_path)
 
 
 # One process goes on with five families in tests/engine/test_train.py; that a method's state is complete is in its
@@ -82,15 +82,15 @@ LONG = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("world", "name", "more", "parts"), LONG)
-def test_fault_19_several_processes_go_on(world, name, more, parts, straight, run_world, toy_data, tmp_path):
-    goes_on(name, world, more, parts, straight, run_world, toy_data, tmp_path)
+def test_fault_19_several_processes_go_on(world, name, more, parts, straight, run_world, digits, tmp_path):
+    goes_on(name, world, more, parts, straight, run_world, digits, tmp_path)
 
 
-def watched(toy_data):
+def watched(digits):
     return (
         "evaluate.every=5",
-        f"evaluate.gallery={toy_data}/motion/train.csv",
-        f"evaluate.query={toy_data}/motion/test.csv",
+        f"evaluate.gallery={digits}/motion/train.csv",
+        f"evaluate.query={digits}/motion/test.csv",
         "evaluate.clips=1",
         "evaluate.batch_size=4",
         *EIGHT_STEPS,
@@ -107,41 +107,41 @@ def watched(toy_data):
     ],
 )
 def test_fault_20_a_signal_saves_the_same_step_everywhere(
-    phase, step, number, straight, run_world, start_world, toy_data, tmp_path
+    phase, step, number, straight, run_world, start_world, digits, tmp_path
 ):
-    more = watched(toy_data)
+    more = watched(digits)
     if phase == "save":
         more, step = (*more, "checkpoint.every=3"), 6
-    world = start_world(2, meddled, "sce", toy_data, tmp_path, more, "signal_in", phase, 1, number)
+    world = start_world(2, meddled, "sce", digits, tmp_path, more, "signal_in", phase, 1, number)
     started = time.monotonic()
     assert world.results() == [("Interrupted", str(int(number)))] * 2
     assert time.monotonic() - started < 50  # a wait for data is broken off
     assert saved_at(tmp_path) == step
-    assert [end[0] for end in run_world(2, outcome, "sce", toy_data, tmp_path, more)] == ["finished"] * 2
-    equal_runs(tmp_path, straight(2, "sce", *watched(toy_data)), 2, 8)
+    assert [end[0] for end in run_world(2, outcome, "sce", digits, tmp_path, more)] == ["finished"] * 2
+    equal_runs(tmp_path, straight(2, "sce", *watched(digits)), 2, 8)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130)])
-def test_fault_20_exit_codes(number, code, start_world, toy_data, tmp_path):
-    world = start_world(1, guarded, "supervised", toy_data, tmp_path, (), "step", number, False)
+def test_fault_20_exit_codes(number, code, start_world, digits, tmp_path):
+    world = start_world(1, guarded, "supervised", digits, tmp_path, (), "step", number, False)
     assert world.wait() == [code]
     assert saved_at(tmp_path) == 6
 
 
 # Ctrl-C, which a person repeats; of other signals, whose repetition may be an echo: tests/engine/test_interrupt.py.
-def test_fault_21_a_second_signal_ends_at_once(start_world, run_world, straight, toy_data, tmp_path):
-    assert run_world(1, outcome, "supervised", toy_data, tmp_path, (), 5)[0][0] == "finished"
-    world = start_world(1, guarded, "supervised", toy_data, tmp_path, (), "step", signal.SIGINT, True)
+def test_fault_21_a_second_signal_ends_at_once(start_world, run_world, straight, digits, tmp_path):
+    assert run_world(1, outcome, "supervised", digits, tmp_path, (), 5)[0][0] == "finished"
+    world = start_world(1, guarded, "supervised", digits, tmp_path, (), "step", signal.SIGINT, True)
     started = time.monotonic()
     assert world.wait() == [128 + signal.SIGINT] and time.monotonic() - started < 30
     assert checkpoint.newest_valid(tmp_path / "checkpoints")["step"] == 5
-    run_world(1, outcome, "supervised", toy_data, tmp_path)
+    run_world(1, outcome, "supervised", digits, tmp_path)
     equal_runs(tmp_path, straight(1, "supervised"), 1, 12)
 
 
-def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, toy_data, tmp_path):
+def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, digits, tmp_path):
     more = EIGHT_STEPS
-    ends = run_world(2, meddled, "moco", toy_data, tmp_path, more, "nan_on", 1, 7)
+    ends = run_world(2, meddled, "moco", digits, tmp_path, more, "nan_on", 1, 7)
     for kind, message in ends:
         assert kind == "TrainingError"
         assert message.startswith("the loss of step 7 is ") and ", nan, or its gradients" in message
@@ -149,7 +149,7 @@ def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, toy
     assert [part["process"] for part in given] == [0, 1] and given[1]["loss"] == "nan" != given[0]["loss"]
     assert all(len(part["records"]) == 4 for part in given)
     assert saved_at(tmp_path) == 4
-    run_world(2, outcome, "moco", toy_data, tmp_path, more)
+    run_world(2, outcome, "moco", digits, tmp_path, more)
     equal_runs(tmp_path, straight(2, "moco", *more), 2, 8)
 
 
@@ -181,7 +181,7 @@ def torchrun(forked_python):
 
 
 @pytest.mark.long
-def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(torchrun, straight, toy_data, tmp_path):
+def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(torchrun, straight, digits, tmp_path):
     (tmp_path / "killer_plugin.py").write_text(KILLER)
     run = tmp_path / "run"
     ended = torchrun(
@@ -190,8 +190,8 @@ def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(torchrun
         "tools/train_net.py",
         "--cfg=configs/toy/sce.yaml",
         f"output={run}",
-        f"data.moving_digits.out={toy_data}",
-        f"data.train={toy_data}/motion/train.csv",
+        f"data.moving_digits.out={digits}",
+        f"data.train={digits}/motion/train.csv",
         "device=cpu",
         "imports=[killer_plugin]",
         "sync_bn=local",
@@ -211,12 +211,12 @@ def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(torchrun
 
 
 @pytest.mark.long
-def test_torchrun_runs_a_toy(torchrun, toy_data, tmp_path):
+def test_torchrun_runs_a_toy(torchrun, digits, tmp_path):
     ended = torchrun(
         "--standalone",
         "tools/train_net.py",
         "--cfg=configs/toy/frame_invariance_tracks.yaml",
-        *RUNS["PLACES"]["placed"]("frame_invariance_tracks", toy_data, tmp_path),
+        *RUNS["PLACES"]["placed"]("frame_invariance_tracks", digits, tmp_path),
         "verify_every=3",
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -224,48 +224,48 @@ def test_torchrun_runs_a_toy(torchrun, toy_data, tmp_path):
     assert ended.stdout.split() == [str(tmp_path / "checkpoints" / "last.pt")] and saved_at(tmp_path) == 12
 
 
-def test_fault_18_a_full_disk_ends_or_spares_all_processes(run_world, straight, toy_data, tmp_path):
+def test_fault_18_a_full_disk_ends_or_spares_all_processes(run_world, straight, digits, tmp_path):
     more = EIGHT_STEPS
-    ends = run_world(2, meddled, "moco", toy_data, tmp_path / "stops", more, "full_disk", 4)
+    ends = run_world(2, meddled, "moco", digits, tmp_path / "stops", more, "full_disk", 4)
     assert [kind for kind, _ in ends] == ["CheckpointError", "PeerError"]
     assert ends[1][1] == "process 0: cannot write step 4: No space left on device"
     spared = (*more, "checkpoint.on_error=continue")
-    run_world(2, meddled, "moco", toy_data, tmp_path / "goes_on", spared, "full_disk", 4)
+    run_world(2, meddled, "moco", digits, tmp_path / "goes_on", spared, "full_disk", 4)
     equal_runs(tmp_path / "goes_on", straight(2, "moco", *more), 2, 8)
 
 
-def test_fault_1_broken_videos_are_counted_over_processes_and_interruptions(run_world, toy_data, tmp_path):
+def test_fault_1_broken_videos_are_counted_over_processes_and_interruptions(run_world, digits, tmp_path):
     more = ("data.max_broken=0.05", "sync_bn=local", "checkpoint.every=1")
     ends = []
     for _ in range(12):  # each time it goes a step further at most
-        ends = run_world(2, meddled_until, "supervised", toy_data, tmp_path, more, "broken_on", 1, 10)
+        ends = run_world(2, meddled_until, "supervised", digits, tmp_path, more, "broken_on", 1, 10)
         if ends[0][0] != "finished":
             break
     assert [kind for kind, _ in ends] == ["DataError"] * 2
     assert "3 of 40 videos are broken, data.max_broken is 0.05" in ends[0][1] and ends[0] == ends[1]
 
 
-def test_processes_with_different_settings_are_refused(run_world, toy_data, tmp_path):
-    ends = run_world(2, unlike, "supervised", toy_data, tmp_path, ())
+def test_processes_with_different_settings_are_refused(run_world, digits, tmp_path):
+    ends = run_world(2, unlike, "supervised", digits, tmp_path, ())
     assert [kind for kind, _ in ends] == ["ConfigError"] * 2
     assert ends[0][1] == "processes 1 and 0 have other settings: seed 1, now 0; start all with the same"
 
 
-def test_processes_with_different_lists_are_refused(run_world, toy_data, tmp_path):
-    ends = run_world(2, without_a_row, "supervised", toy_data, tmp_path, ())
+def test_processes_with_different_lists_are_refused(run_world, digits, tmp_path):
+    ends = run_world(2, without_a_row, "supervised", digits, tmp_path, ())
     assert [kind for kind, _ in ends] == ["ConfigError"] * 2
     assert ends[0][1].endswith("list-0/train.csv differs between processes 1 and 0: use the same list")
 
 
-def test_states_that_drift_apart_are_noticed(run_world, toy_data, tmp_path):
+def test_states_that_drift_apart_are_noticed(run_world, digits, tmp_path):
     more = ("sync_bn=local", "verify_every=2")
-    for kind, message in run_world(2, meddled, "moco", toy_data, tmp_path, more, "other_queue_on", 1):
+    for kind, message in run_world(2, meddled, "moco", digits, tmp_path, more, "other_queue_on", 1):
         assert kind == "TrainingError"
         assert "after step 2, 1 of" in message and "method.queue.keys: process 1 differs from 0" in message
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
-def test_fault_26_another_number_of_processes_goes_on_with_a_warning(before, after, run_world, toy_data, tmp_path):
-    run_world(before, outcome, "supervised", toy_data, tmp_path, (), 4)
-    assert [end[0] for end in run_world(after, outcome, "supervised", toy_data, tmp_path)] == ["finished"] * after
+def test_fault_26_another_number_of_processes_goes_on_with_a_warning(before, after, run_world, digits, tmp_path):
+    run_world(before, outcome, "supervised", digits, tmp_path, (), 4)
+    assert [end[0] for end in run_world(after, outcome, "supervised", digits, tmp_path)] == ["finished"] * after
     assert saved_at(tmp_path) == 12 and [line["step"] for line in logged(tmp_path)] == list(range(1, 13))

@@ -18,11 +18,11 @@ sys.path.pop(0)
     ("name", "world", "more"),
     [("moco", 3, ("batch_size=12", "micro_batch_size=2", "method.key_views=[1]")), ("sce", 2, ("sync_bn=local",))],
 )
-def test_a_step_sends_what_the_model_says(name, world, more, run_world, toy_data, tmp_path):
+def test_a_step_sends_what_the_model_says(name, world, more, run_world, digits, tmp_path):
     overrides = ("steps=3", "log_every=3", *more)
-    run = RUNS["toy"](name, toy_data, tmp_path, overrides)
+    run = RUNS["toy"](name, digits, tmp_path, overrides)
     method = SCALING["untrained"](run)
-    found = run_world(world, RUNS["counted"], name, toy_data, tmp_path, overrides)
+    found = run_world(world, RUNS["counted"], name, digits, tmp_path, overrides)
     micro = run.batch_size // world // (run.micro_batch_size or run.batch_size // world)
     expected = SCALING["gradients"](method) + SCALING["keys"](run, method, world)
     messages = (name != "supervised") * micro  # keys
@@ -42,13 +42,13 @@ def test_a_step_sends_what_the_model_says(name, world, more, run_world, toy_data
         assert sum(map(len, sent.values())) == messages
 
 
-def test_gradients_that_torch_averages_are_as_large(run_world, toy_data, tmp_path):
-    run = RUNS["toy"]("sce", toy_data, tmp_path, ())
+def test_gradients_that_torch_averages_are_as_large(run_world, digits, tmp_path):
+    run = RUNS["toy"]("sce", digits, tmp_path, ())
     method = SCALING["untrained"](run)
-    assert run_world(2, bucket_bytes, toy_data, tmp_path) == [SCALING["gradients"](method)] * 2
+    assert run_world(2, bucket_bytes, digits, tmp_path) == [SCALING["gradients"](method)] * 2
 
 
-def bucket_bytes(toy_data, output):
+def bucket_bytes(digits, output):
     from vidssl.base import distributed
     from vidssl.base.config import build
     from vidssl.engine.parallel import over_processes
@@ -57,15 +57,15 @@ def bucket_bytes(toy_data, output):
 
     cpu = torch.device("cpu")
     with distributed.joined(cpu):
-        run = RUNS["toy"]("sce", toy_data, output, ())
+        run = RUNS["toy"]("sce", digits, output, ())
         parallel = over_processes(build(METHODS, run.method, build(BACKBONES, run.backbone)), cpu, exact=False)
         return sum(map(int, parallel._get_ddp_logging_data()["bucket_sizes"].split(",")))
 
 
-def test_the_state_of_a_process(toy_data, tmp_path):
+def test_the_state_of_a_process(digits, tmp_path):
     for name in ("sce", "supervised"):
-        run = RUNS["toy"](name, toy_data, tmp_path, ("steps=1",))
-        RUNS["outcome"](name, toy_data, tmp_path, ("steps=1",))
+        run = RUNS["toy"](name, digits, tmp_path, ("steps=1",))
+        RUNS["outcome"](name, digits, tmp_path, ("steps=1",))
         content = torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
         state = SCALING["state"](run, SCALING["untrained"](run))
         optimizer = sum(

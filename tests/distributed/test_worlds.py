@@ -15,14 +15,14 @@ STILL = ("optimizer={name: sgd, lr: 0.02}", "checkpoint.every=20")
 
 
 @pytest.fixture(scope="module")
-def alone(run_world, toy_data, tmp_path_factory):
+def alone(run_world, digits, tmp_path_factory):
     """Gradients of a run of one process, and its folder, made once for each kind."""
     made = {}
 
     def run(name, overrides):
         if (name, overrides) not in made:
             output = tmp_path_factory.mktemp("one")
-            (gradients,) = run_world(1, train_toy, name, toy_data, output, overrides, None, False, True)
+            (gradients,) = run_world(1, train_toy, name, digits, output, overrides, None, False, True)
             made[name, overrides] = gradients, output
         return made[name, overrides]
 
@@ -77,11 +77,11 @@ def test_all_that_talks_to_other_processes_is_run_by_two():
         *(pytest.param(*case, (), marks=pytest.mark.long) for case in LONG),
     ],
 )
-def test_two_processes_are_one(name, steps, ddp, more, alone, run_world, toy_data, tmp_path):
-    has_dropout = hasattr(RUNS["toy"](name, toy_data, tmp_path, ()).method, "dropout")
+def test_two_processes_are_one(name, steps, ddp, more, alone, run_world, digits, tmp_path):
+    has_dropout = hasattr(RUNS["toy"](name, digits, tmp_path, ()).method, "dropout")
     overrides = (f"steps={steps}", *STILL, *more, *(("method.dropout=0.0",) if has_dropout else ()))
     (single, one), two = alone(name, overrides), tmp_path
-    both = run_world(2, train_toy, name, toy_data, two, overrides, None, ddp, True)
+    both = run_world(2, train_toy, name, digits, two, overrides, None, ddp, True)
     for step, gradient in enumerate(single):
         for other in both:
             difference = (other[step] - gradient).norm() / gradient.norm()

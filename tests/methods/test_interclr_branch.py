@@ -40,8 +40,8 @@ def make_branch(records, seed=0, **settings):
     temperature = None if settings.get("sampling", "") is None else constant(0.1)  # of the method: BYOL has none
     bank = MemoryBank(DIM, 1.0)
     inter = InterBranch(Inter(**settings), DIM, temperature, bank)
-    for each in (bank, inter):
-        each.allocate(records)
+    for module in (bank, inter):
+        module.allocate(records)
     return inter, bank, Method(Method.Config(), Tiny())
 
 
@@ -58,11 +58,11 @@ def begun(records=RECORDS, unseen=(), **settings):
 
 def draws(inter, host, query, index, steps):
     """Positives (steps, N) and negatives (steps, N, K)."""
-    found = []
+    drawn = []
     for host.step in range(steps):
-        found.append(inter.draw(host, query, index, 0))
-    positives = torch.stack([positives for positives, _ in found]).numpy()
-    return positives, None if found[0][1] is None else torch.stack([picks for _, picks in found]).numpy()
+        drawn.append(inter.draw(host, query, index, 0))
+    positives, picks = zip(*drawn, strict=True)
+    return torch.stack(positives).numpy(), None if picks[0] is None else torch.stack(picks).numpy()
 
 
 def added(inter, host, query, loss=0.0):
@@ -142,11 +142,11 @@ def test_a_record_without_a_cluster_uses_the_nearest(sampling):
     distance = ((query.double()[:, None] - inter.clusters.centroids) ** 2).sum(dim=2)
     positives, picks = draws(inter, host, query, torch.tensor([7, 30]), 400)
     for n in range(2):
-        own = int(distance[n].argmin())
+        nearest = int(distance[n].argmin())
         counts = np.bincount(positives[:, n], minlength=RECORDS)
-        assert set(np.flatnonzero(counts)) == set(np.flatnonzero(labels == own))
-        assert chisquare(counts[labels == own]).pvalue > 1e-3
-        assert not {own, -1} & set(labels[picks[:, n].ravel()])
+        assert set(np.flatnonzero(counts)) == set(np.flatnonzero(labels == nearest))
+        assert chisquare(counts[labels == nearest]).pvalue > 1e-3
+        assert not {nearest, -1} & set(labels[picks[:, n].ravel()])
 
 
 @pytest.mark.parametrize("sampling", ["hard", "semihard"])
@@ -163,13 +163,13 @@ def test_draws_are_a_function_of_seed_step_and_view_whatever_the_micro_batches(s
         assert torch.equal(torch.cat([part[0] for part in parts]), positives)
         assert torch.equal(torch.cat([part[1] for part in parts]), picks)
     host.micro_batch = 0, 1
-    found = [inter.draw(host, query, index, 2)]
+    redrawn = [inter.draw(host, query, index, 2)]
     seed = host.seed
     for host.step, host.seed in ((4, seed), (3, seed + 1)):
-        found.append(inter.draw(host, query, index, 1))
-    for other in found:
-        assert not torch.equal(other[0], positives)
-        assert torch.equal(other[1], picks) == (sampling == "hard")
+        redrawn.append(inter.draw(host, query, index, 1))
+    for other_positives, other_picks in redrawn:
+        assert not torch.equal(other_positives, positives)
+        assert torch.equal(other_picks, picks) == (sampling == "hard")
 
 
 # When it begins, and goes on.
@@ -216,10 +216,10 @@ def test_offline_labels_change_with_each_global_k_means_only(refresh, due):
 def test_temperature_of_the_branch_follows_its_schedule():
     falling, cold = (begun(temperature=t) for t in (Schedule(start=0.5, end=0.1), constant(0.1)))
     expected = added(cold[0], cold[2], unit_rows(6, 1))["inter_loss"]
-    found = []
+    losses = []
     for falling[2].progress in (0.0, 1.0):
-        found.append(added(falling[0], falling[2], unit_rows(6, 1))["inter_loss"])
-    assert found[1] == expected and abs(found[0] - expected) > 0.1
+        losses.append(added(falling[0], falling[2], unit_rows(6, 1))["inter_loss"])
+    assert losses[1] == expected and abs(losses[0] - expected) > 0.1
 
 
 # What it takes from the method that it is added to.
@@ -253,7 +253,7 @@ def test_byol_refuses_settings_of_negatives(settings, named):
 # The whole loss.
 
 
-def make(name, inter=(), records=40, **settings):
+def make(name, records=40):
     """A method in float64 with the branch."""
     torch.manual_seed(4)
     defaults = {
@@ -261,12 +261,11 @@ def make(name, inter=(), records=40, **settings):
         "npid": {"negatives": 9, "bank_momentum": 0.5},
         "byol": {"predictor": HEAD},
     }[name]
-    given = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6}
+    branch = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6}
     if name != "byol":
-        given["margin"] = -0.4
+        branch["margin"] = -0.4
     shared = {} if name == "npid" else {"momentum": constant(0.9)}
-    branch = Inter(**{**given, **dict(inter)})
-    config = METHODS[name].Config(projector=HEAD, inter=branch, **shared, **defaults, **settings)
+    config = METHODS[name].Config(projector=HEAD, inter=Inter(**branch), **shared, **defaults)
     method = METHODS[name](config, Tiny())
     method.allocate(records)
     return method.double().train()
@@ -293,14 +292,14 @@ def keys_of_step(step, size=8, records=40):
 
 
 def trained(method, steps, micro=8, rank=0, world=1):
-    """Steps of gradient descent; gives the losses."""
+    """Steps of gradient descent; give the losses."""
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.05)
-    found = []
+    losses = []
     for step in range(steps):
-        mine = keys_of_step(step).chunk(world)[rank]
+        of_process = keys_of_step(step).chunk(world)[rank]
         parts = []
-        for n, index in enumerate(mine.split(micro)):
-            method.micro_batch = n, len(mine) // micro
+        for n, index in enumerate(of_process.split(micro)):
+            method.micro_batch = n, len(of_process) // micro
             parts.append(method(batch(step, index)))
         loss = torch.stack([part["loss"] for part in parts]).mean()
         optimizer.zero_grad()
@@ -310,8 +309,10 @@ def trained(method, steps, micro=8, rank=0, world=1):
                 p.grad.copy_(distributed.mean(p.grad))
         optimizer.step()
         method.after_step((step + 1) / steps)
-        found.append({name: distributed.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]})
-    return found
+        losses.append(
+            {name: distributed.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]}
+        )
+    return losses
 
 
 def cosine(a, b):
@@ -373,9 +374,8 @@ def test_the_whole_loss_is_that_of_loops(name):
     assert scalars["loss"].item() == pytest.approx(0.6 * intra + 0.4 * inter, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["moco"])
-def test_the_bank_holds_the_newest_keys(name):
-    method, data = make(name), batch(0, [4, 30, 2])
+def test_the_bank_holds_the_newest_keys():
+    method, data = make("moco"), batch(0, [4, 30, 2])
     with torch.no_grad():
         keys = [normalize(method.target(view), dim=1) for view in data.views]
     method(data)
@@ -406,11 +406,7 @@ def agree(found, expected):
     torch.testing.assert_close(found[3], expected[3], rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["npid"])
-def test_two_processes_are_one(name, run_world):
-    expected = settled(name)
-    for found in run_world(2, settled, name, 2, 2):
-        agree(found, expected)
-
-
-# A run.
+def test_two_processes_are_one(run_world):
+    expected = settled("npid")
+    for of_process in run_world(2, settled, "npid", 2, 2):
+        agree(of_process, expected)

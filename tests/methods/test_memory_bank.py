@@ -17,6 +17,10 @@ CPU = torch.device("cpu")
 DIM = 4
 
 
+def numbers_from(seed):
+    return torch.Generator().manual_seed(seed)
+
+
 def unit_rows(count, source, dim=DIM):
     return normalize(torch.randn(count, dim, generator=source), dim=1)
 
@@ -38,7 +42,7 @@ def write(bank, index, rows):
 
 @pytest.mark.parametrize("omega", [0.1, 1.0])
 def test_rows_follow_eq_2(omega):
-    source = torch.Generator().manual_seed(1)
+    source = numbers_from(1)
     bank = bank_of(9, omega)
     start, expected = bank.rows.clone(), {}
     for index in ([3, 0, 7], [7, 3], [3], [8, 0, 3, 1], [3, 8]):
@@ -68,7 +72,7 @@ def test_a_bank_changes_no_random_number_that_comes_after_it():
 
 
 def test_held_rows_are_written_at_the_end_of_the_step_only():
-    source = torch.Generator().manual_seed(2)
+    source = numbers_from(2)
     bank = bank_of(9, 1.0)
     before, rows = bank.rows.clone(), unit_rows(5, source)
     for index, part in (([4, 1], rows[:2]), ([0, 8, 2], rows[2:])):  # micro-batches
@@ -86,7 +90,7 @@ def test_held_rows_are_written_at_the_end_of_the_step_only():
 
 @pytest.mark.parametrize("omega", [0.5, 1.0])
 def test_the_last_row_of_a_repeated_record_is_written(omega):
-    source = torch.Generator().manual_seed(3)
+    source = numbers_from(3)
     bank, plain = bank_of(6, omega), bank_of(6, omega)
     for _ in range(2):  # of records that are new, and of records that are not
         rows = unit_rows(5, source)
@@ -100,7 +104,7 @@ def test_the_last_row_of_a_repeated_record_is_written(omega):
 
 
 def test_writing_detaches_rows_and_keeps_the_graph_of_the_step():
-    source = torch.Generator().manual_seed(5)
+    source = numbers_from(5)
     query, index = unit_rows(3, source), torch.tensor([0, 4, 2])
     picks = torch.tensor([[1, 3], [1, 0], [4, 5]])
 
@@ -118,18 +122,18 @@ def test_writing_detaches_rows_and_keeps_the_graph_of_the_step():
 def written_rows(steps, records):
     """Banks after each step of two micro-batches; of one process with the rows of all of them in order."""
     with distributed.joined(CPU):
-        source = torch.Generator().manual_seed(6)
-        bank, found = bank_of(records), []
+        source = numbers_from(6)
+        bank, banks = bank_of(records), []
         for size in steps:
             index = torch.randint(records, (2, 2, size), generator=source)  # rank, micro-batch: some records twice
             rows = normalize(torch.randn(2, 2, size, DIM, generator=source), dim=-1)
-            mine = [distributed.rank()] if distributed.world() == 2 else [0, 1]
-            for rank in mine:
+            ranks = [distributed.rank()] if distributed.world() == 2 else [0, 1]
+            for rank in ranks:
                 for micro in range(2):
                     bank.hold(index[rank, micro], rows[rank, micro])
             written, before = bank.write()
-            found.append((written, before, bank.rows.clone(), bank.seen.clone()))
-        return found
+            banks.append((written, before, bank.rows.clone(), bank.seen.clone()))
+        return banks
 
 
 def test_the_bank_of_two_processes_is_that_of_one(run_world):
@@ -147,19 +151,15 @@ def test_the_bank_of_two_processes_is_that_of_one(run_world):
 def seen_bank(records, seed=0, unseen=(), dim=DIM):
     bank = bank_of(records, 1.0, dim)
     index = [n for n in range(records) if n not in unseen]
-    write(bank, index, unit_rows(len(index), torch.Generator().manual_seed(seed), dim))
+    write(bank, index, unit_rows(len(index), numbers_from(seed), dim))
     return bank
 
 
-def source_of(seed):
-    return torch.Generator().manual_seed(seed)
-
-
 def clusters_of(bank, clusters, iterations=100, seed=0):
-    found = OnlineKMeans(clusters, bank.rows.shape[1], iterations)
-    found.allocate(len(bank.rows))
-    found.fit(bank, source_of(seed))
-    return found
+    fitted = OnlineKMeans(clusters, bank.rows.shape[1], iterations)
+    fitted.allocate(len(bank.rows))
+    fitted.fit(bank, numbers_from(seed))
+    return fitted
 
 
 def squares(x, centroids):
@@ -184,11 +184,11 @@ def check(clusters, bank, rounding=1e-12):
     order, start = clusters.members()
     assert order[: start[0]].tolist() == np.flatnonzero(labels == -1).tolist()
     for c in range(len(clusters.counts)):
-        own = np.flatnonzero(labels == c)
-        assert len(own) == clusters.counts[c] >= 1
-        assert order[start[c] : start[c] + len(own)].tolist() == own.tolist()
-        np.testing.assert_allclose(clusters.sums[c], x[own].sum(axis=0), rtol=0, atol=rounding)
-        np.testing.assert_allclose(clusters.centroids[c], x[own].mean(axis=0), rtol=0, atol=rounding)
+        members = np.flatnonzero(labels == c)
+        assert len(members) == clusters.counts[c] >= 1
+        assert order[start[c] : start[c] + len(members)].tolist() == members.tolist()
+        np.testing.assert_allclose(clusters.sums[c], x[members].sum(axis=0), rtol=0, atol=rounding)
+        np.testing.assert_allclose(clusters.centroids[c], x[members].mean(axis=0), rtol=0, atol=rounding)
 
 
 @pytest.mark.parametrize(("block", "dtype"), [(100, torch.float64), (2**23, torch.float32)])
@@ -196,13 +196,13 @@ def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
     bank = seen_bank(80)
     clusters = clusters_of(bank, 9, iterations=2)
     monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
-    rows = unit_rows(300, torch.Generator().manual_seed(9)).to(dtype)
+    rows = unit_rows(300, numbers_from(9)).to(dtype)
     distance = squares(rows.numpy(), clusters.centroids.numpy())
-    found = clusters.nearest(rows)
-    assert found.shape == (300,) and len(set(found.tolist())) == 9
+    nearest = clusters.nearest(rows)
+    assert nearest.shape == (300,) and len(set(nearest.tolist())) == 9
     if dtype == torch.float64:
-        assert found.tolist() == distance.argmin(axis=1).tolist()
-    assert np.all(distance[np.arange(300), found] - distance.min(axis=1) < 1e-6)
+        assert nearest.tolist() == distance.argmin(axis=1).tolist()
+    assert np.all(distance[np.arange(300), nearest] - distance.min(axis=1) < 1e-6)
 
 
 # Seven rows at a time, and all at once.
@@ -211,16 +211,16 @@ def test_fit_is_lloyds_algorithm(clusters, iterations, block, monkeypatch):
     monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
     bank = seen_bank(90)
     x = bank.rows.numpy()
-    first = torch.randperm(90, generator=source_of(5))[:clusters]
+    first = torch.randperm(90, generator=numbers_from(5))[:clusters]
     labels, centroids = lloyd(x, x[first], iterations)
-    found = clusters_of(bank, clusters, iterations, seed=5)
-    assert found.labels.tolist() == labels.tolist()
-    np.testing.assert_allclose(found.centroids, centroids, rtol=0, atol=1e-6)
-    check(found, bank)
+    fitted = clusters_of(bank, clusters, iterations, seed=5)
+    assert fitted.labels.tolist() == labels.tolist()
+    np.testing.assert_allclose(fitted.centroids, centroids, rtol=0, atol=1e-6)
+    check(fitted, bank)
     if iterations == 100:
         peer = KMeans(clusters, init=x[first], n_init=1, max_iter=300, tol=0, algorithm="lloyd").fit(x)
-        assert found.labels.tolist() == peer.labels_.tolist()
-        assert found.nearest(bank.rows).tolist() == labels.tolist()  # it has converged
+        assert fitted.labels.tolist() == peer.labels_.tolist()
+        assert fitted.nearest(bank.rows).tolist() == labels.tolist()  # it has converged
 
 
 def test_fit_uses_only_seen_records():
@@ -241,7 +241,7 @@ def walk(clusters, bank, steps, seed=0, size=5):
     source, records = np.random.Generator(np.random.Philox(seed)), len(bank.rows)
     for step in range(steps):
         index = source.choice(records, min(size, records), replace=False)
-        rows = unit_rows(len(index), torch.Generator().manual_seed(1000 * seed + step), bank.rows.shape[1])
+        rows = unit_rows(len(index), numbers_from(1000 * seed + step), bank.rows.shape[1])
         labels, centroids = clusters.labels.clone(), clusters.centroids.clone()
         index, before = write(bank, index, rows)
         clusters.update(bank, index, before)
@@ -279,29 +279,10 @@ def test_a_cluster_that_is_empty_takes_the_farthest_member_of_the_largest():
     check(clusters, bank)
 
 
-def test_an_update_of_all_frozen_rows_is_an_iteration_of_lloyd():
-    bank = seen_bank(90)
-    clusters, every = clusters_of(bank, 7, iterations=1), torch.arange(90)
-    for iterations in range(2, 8):
-        clusters.update(bank, every, bank.rows.clone())
-        expected = clusters_of(bank, 7, iterations)
-        assert torch.equal(clusters.labels, expected.labels)
-        torch.testing.assert_close(clusters.sums, expected.sums, rtol=0, atol=1e-11)
-
-
-# With batches the order of the records counts: the end is one of Lloyd's, not always the one from the same start.
-
-
-@pytest.mark.parametrize(("records", "clusters"), [(3, 4)])
-def test_more_clusters_than_records_are_refused(records, clusters):
-    with pytest.raises(
-        ConfigError, match=rf"^clusters {clusters} is more than the {records} records of the list: lower it$"
-    ):
-        OnlineKMeans(clusters, DIM, 5).allocate(records)
-
-
-def test_more_clusters_than_records_that_could_be_read_are_refused():
+def test_more_clusters_than_records_are_refused():
+    with pytest.raises(ConfigError, match=r"^clusters 4 is more than the 3 records of the list: lower it$"):
+        OnlineKMeans(4, DIM, 5).allocate(3)
     bank, clusters = seen_bank(6, unseen=(0, 2)), OnlineKMeans(5, DIM, 5)
     clusters.allocate(6)
     with pytest.raises(ConfigError, match=r"^clusters 5 is more than the 4 records that could be read: lower it$"):
-        clusters.fit(bank, source_of(0))
+        clusters.fit(bank, numbers_from(0))

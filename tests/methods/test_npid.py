@@ -2,6 +2,7 @@
 
 import math
 import runpy
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from torch.nn.functional import normalize
 
 from vidssl.base.errors import ConfigError
 from vidssl.base.schedule import constant
-from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.models import Head
 
-Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+Tiny, batch = TINY["Tiny"], partial(TINY["batch"], size=4, index=(3, 11, 0, 7), dtype=torch.float64)
 
 HEAD = Head(layers=2, hidden=12, out=5, norm="none")
 RECORDS = 20
@@ -28,12 +29,6 @@ def make(**settings):
     method = METHODS["npid"](config, Tiny())
     method.allocate(RECORDS)
     return method.double().train()
-
-
-def batch(index=(3, 11, 0, 7), views=1, seed=7):
-    source = torch.Generator().manual_seed(seed)
-    clips = tuple(torch.randn(len(index), 3, 2, 4, 4, generator=source, dtype=torch.float64) for _ in range(views))
-    return Batch(clips, torch.zeros(len(index), dtype=torch.int64), torch.tensor(index))
 
 
 def embeddings(method, data):
@@ -61,7 +56,7 @@ def loss_loop(queries, data, bank, picks, tau, margin):  # InterCLR, Eq. (1) and
 def test_the_loss_is_that_of_loops(views, margin):
     method = make(margin=margin, temperature=constant(0.2))
     for step in range(3):  # the bank has rows that were written, and others
-        data = batch((step, step + 1, 11, 7), views, seed=step)
+        data = batch(views, index=(step, step + 1, 11, 7), seed=step)
         queries, bank = embeddings(method, data), method.bank.rows.tolist()
         picks = method.draw(data.index).tolist()
         scalars = method(data)

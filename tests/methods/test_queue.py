@@ -34,21 +34,6 @@ def test_queue_is_a_deque(size):
         assert oldest_first(queue) == list(reference)
 
 
-def test_queue_takes_held_keys_at_the_end_of_the_step_only():
-    source = torch.Generator().manual_seed(1)
-    queue = KeyQueue(8, DIM)
-    before = queue.keys.clone()
-    micro_batches = [rows(2, source), rows(3, source)]
-    for keys in micro_batches:
-        queue.hold(keys)
-        assert torch.equal(queue.keys, before)
-    queue.enqueue()
-    assert torch.equal(queue.keys[:5], torch.cat(micro_batches)) and torch.equal(queue.keys[5:], before[5:])
-    queue.hold(rows(1, source))
-    queue.enqueue()  # what was held is gone: only the new key enters
-    assert torch.equal(queue.keys[:5], torch.cat(micro_batches)) and int(queue.pointer) == 6
-
-
 def test_enqueue_detaches_keys_and_keeps_the_graph_of_the_step():
     queue, source = KeyQueue(5, DIM), torch.Generator().manual_seed(3)
     query, keys = (rows(2, source).requires_grad_() for _ in range(2))

@@ -10,17 +10,21 @@ import torch
 from torch.nn import functional
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.types import Batch
 from vidssl.losses import sinkhorn, swapped_prediction
 from vidssl.methods import METHODS
 from vidssl.models import Head
 
-Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+Tiny = TINY["Tiny"]
 
 
 def cosines(*shape, seed=5):
     source = torch.Generator().manual_seed(seed)
     return torch.rand(*shape, generator=source, dtype=torch.float64) * 2 - 1
+
+
+def batch(views=2):
+    return TINY["batch"](sides=(4, 4, 3)[:views], seed=1, dtype=torch.float64)  # one is smaller, as in multi-crop
 
 
 def codes(scores, epsilon, iterations):
@@ -70,13 +74,6 @@ def swav(**settings):
     method = kind(kind.Config(projector=head, prototypes=7, **settings), Tiny()).double()
     method.after_step(0.0)  # normalises the prototypes in double precision
     return method
-
-
-def batch(views=2):
-    source = torch.Generator().manual_seed(1)
-    # The third view is smaller, as in multi-crop.
-    clips = [torch.randn(6, 3, 2, 4 - v // 2, 4 - v // 2, generator=source, dtype=torch.float64) for v in range(views)]
-    return Batch(tuple(clips), torch.zeros(6, dtype=torch.int64), torch.arange(6))
 
 
 @pytest.mark.parametrize("views", [2, 3])

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.types import Batch
 from vidssl.losses import vicreg
 from vidssl.methods import METHODS
 from vidssl.models import Head
 
-Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+Tiny, batch = TINY["Tiny"], TINY["batch"]
 
 
 def rows(count, views, d=4, seed=3):
@@ -60,15 +60,9 @@ def make(**settings):
     return METHODS["vicreg"](config, Tiny()).train()
 
 
-def batch(samples, sides=(4, 4)):
-    source = torch.Generator().manual_seed(7)
-    clips = tuple(torch.randn(samples, 3, 2, side, side, generator=source) for side in sides)
-    return Batch(clips, torch.zeros(samples, dtype=torch.int64), torch.arange(samples))
-
-
 @pytest.mark.parametrize("sides", [(4, 4), (4, 4, 6, 2)])
 def test_the_loss_weights_the_terms(sides):
-    method, data = make(invariance=7.0, variance=11.0, covariance=3.0), batch(6, sides)
+    method, data = make(invariance=7.0, variance=11.0, covariance=3.0), batch(sides=sides)
     with torch.no_grad():
         z = torch.stack([method.projector(method.backbone(view)) for view in data.views], dim=1)
     assert not torch.allclose(z.norm(dim=2), torch.ones(6, len(sides)))  # rows keep their length
@@ -87,9 +81,9 @@ def test_one_video_is_refused():
     with pytest.raises(
         ConfigError, match=r"^the variance over videos needs at least 2 of them in a step, got 1: raise"
     ):
-        make()(batch(1))
+        make()(batch(size=1))
 
 
 def test_one_view_is_refused():
     with pytest.raises(ConfigError, match=r"^1 view has no positives: data.views needs 2 recipes"):
-        make()(batch(4, (4,)))
+        make()(batch(views=1))

@@ -1,7 +1,9 @@
-"""Networks of a few numbers, for methods that are computed by hand beside them."""
+"""Networks of a few numbers, and clips for them, for methods that are computed by hand beside them."""
 
+import torch
 from torch import nn
 
+from vidssl.base.types import Batch
 from vidssl.models.backbones import Backbone
 
 
@@ -31,3 +33,12 @@ class TinyNorm(Backbone):
     def forward(self, x):
         self.passes.append((len(x), x.shape[-1]))
         return self.layers(x.mean(dim=(3, 4)).flatten(1))
+
+
+def batch(views=2, size=6, sides=None, label=None, index=None, seed=7, dtype=torch.float32):
+    """Noise of so many views of 4 pixels, or of views of these sides."""
+    source = torch.Generator().manual_seed(seed)
+    sides = sides or (4,) * views
+    clips = tuple(torch.randn(size, 3, 2, side, side, generator=source, dtype=dtype) for side in sides)
+    zeros = torch.zeros(size, dtype=torch.int64)
+    return Batch(clips, torch.tensor(label) if label else zeros, torch.tensor(index) if index else torch.arange(size))

@@ -1,7 +1,6 @@
 """Projectors and predictors against Table 24, layer by layer."""
 
 import pytest
-import torch
 from torch import nn
 
 from vidssl.base.errors import ConfigError
@@ -56,12 +55,6 @@ def test_head_of_moco_v2():
 def test_a_single_layer():
     assert layers(Head(layers=1, out=8, norm="hidden"), 4) == [("linear", 4, 8, False)]
     assert layers(Head(layers=1, out=8, norm="all"), 4) == [("linear", 4, 8, False), ("norm", 8, False)]
-
-
-def test_outputs_of_the_projector_are_normalised_over_the_batch():
-    out = mlp(12, Head(layers=3, hidden=16, out=5))(torch.randn(64, 12))
-    torch.testing.assert_close(out.mean(dim=0), torch.zeros(5), atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.std(dim=0, unbiased=False), torch.ones(5), atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"hidden": 0}, {"out": 0}, {"norm": "batch"}])

@@ -20,24 +20,6 @@ def theirs(name, seed=0):
     return nn.Sequential(first, *parts[1:3], *parts[4:9], nn.Flatten()).eval()
 
 
-def filled_alike(name):
-    """Ours and theirs with the same weights, in the order of the layers."""
-    ours, other = build_backbone(name, stem="cifar").eval(), theirs(name)
-    for one, two in zip(ours.state_dict().values(), other.state_dict().values(), strict=True):
-        one.copy_(two)
-    return ours, other
-
-
-def test_layers_after_the_stem_equal_torchvisions():
-    ours, other = filled_alike("resnet18")
-    clips = torch.randn(2, 3, 3, 32, 24, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        frames = torch.stack([other(clips[:, :, t]) for t in range(3)])
-        torch.testing.assert_close(ours(clips), frames.mean(dim=0), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(ours(clips[:, :, 1:2]), frames[1], rtol=1e-5, atol=1e-6)
-    assert frames.std() > 0 and ours.dim == frames.shape[-1]
-
-
 @pytest.mark.parametrize(("name", "stated"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
 def test_weights_equal_torchvisions_except_the_first_kernel(name, stated):
     """`stated` is what torchvision documents, with a classifier of 1,000 classes."""
@@ -51,8 +33,8 @@ def test_the_default_stem_is_torchvisions():
     torch.manual_seed(0)
     usual = build_backbone("resnet18")
     torch.manual_seed(0)
-    other = torchvision.models.get_model("resnet18", weights=None).state_dict()
-    assert all(torch.equal(weight, other[name.removeprefix("net.")]) for name, weight in usual.state_dict().items())
+    expected = torchvision.models.get_model("resnet18", weights=None).state_dict()
+    assert all(torch.equal(weight, expected[name.removeprefix("net.")]) for name, weight in usual.state_dict().items())
 
 
 def test_weights_of_another_project_fit_their_own_stem_only(tmp_path):
@@ -63,10 +45,17 @@ def test_weights_of_another_project_fit_their_own_stem_only(tmp_path):
     file = InitialWeights(file=str(tmp_path / "theirs.pth"))
     ours = build_backbone("resnet18", stem="cifar").eval()
     load_initial(ours, file)
-    clips = torch.randn(1, 3, 1, 32, 32)
+    clips = torch.randn(2, 3, 1, 32, 24, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
+<<<<<<< HEAD
         torch.testing.assert_close(ours(clips), network(clips[:, :, 0]), rtol=1e-5, atol=1e-6)
     with pytest.raises(CheckpointError, match=r"119 of 120 weights fit \(net\.conv1\.weight"):
+=======
+        features = network(clips[:, :, 0])
+        torch.testing.assert_close(ours(clips), features, rtol=1e-5, atol=1e-6)
+    assert features.std() > 0 and ours.dim == features.shape[-1]
+    with pytest.raises(CheckpointError, match=r"1 do not \(net\.conv1\.weight"):
+>>>>>>> thin
         load_initial(build_backbone("resnet18"), file)
 
 

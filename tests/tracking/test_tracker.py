@@ -82,15 +82,22 @@ def test_regions_without_a_path_have_log_scale_minus_infinity():
             assert bool((values > 0).all()) == alive and bool((log_scale > -math.inf).all()) == alive
 
 
-def test_best_paths_equal_exhaustive_search():
-    affinity = draw_affinities([3, 4, 2, 4, 3], seed=2)
-    path, score = best_paths(affinity, torch.tensor([2, 0]))
+@pytest.mark.parametrize("anchored", [False, True])
+def test_best_paths_equal_exhaustive_search(anchored):
+    affinity, rng = draw_affinities([3, 4, 2, 4, 3], seed=2), generator(5)
+    anchor = [torch.from_numpy(rng.uniform(size=(2, n)).astype(np.float32)) for n in (4, 2, 4, 3)]
+    path, score = best_paths(affinity, torch.tensor([2, 0]), anchor if anchored else None)
     for row, start in enumerate([2, 0]):
-        ways = itertools.product([start], range(4), range(2), range(4), range(3))
-        value = {way: math.prod(float(a[way[t], way[t + 1]]) for t, a in enumerate(affinity)) for way in ways}
+        value = {}
+        for way in itertools.product([start], range(4), range(2), range(4), range(3)):
+            value[way] = math.prod(float(a[way[t], way[t + 1]]) for t, a in enumerate(affinity))
+            if anchored:
+                value[way] *= math.prod(float(a[row, way[t + 1]]) for t, a in enumerate(anchor))
         best = max(value, key=value.__getitem__)
         assert path[row].tolist() == list(best)
-        assert float(score[row]) == pytest.approx(value[best] ** (1 / 4), rel=1e-5)
+        assert float(score[row]) == pytest.approx(value[best] ** (1 / 8 if anchored else 1 / 4), rel=1e-5)
+    if anchored:
+        assert path.tolist() != best_paths(affinity, torch.tensor([2, 0]))[0].tolist()
 
 
 def test_a_best_path_ends_where_no_affinity_is_left():
@@ -105,42 +112,24 @@ def test_a_best_path_ends_where_no_affinity_is_left():
     assert score.tolist() == [0]
 
 
-def test_anchored_best_paths_equal_exhaustive_search():
-    affinity = draw_affinities([3, 4, 2, 3], seed=4)
-    rng = generator(5)
-    anchor = [torch.from_numpy(rng.uniform(size=(2, n)).astype(np.float32)) for n in (4, 2, 3)]
-    path, score = best_paths(affinity, torch.tensor([1, 2]), anchor)
-    for row, start in enumerate([1, 2]):
-        value = {
-            way: math.prod(
-                float(a[way[t], way[t + 1]]) * float(anchor[t][row, way[t + 1]]) for t, a in enumerate(affinity)
-            )
-            for way in itertools.product([start], range(4), range(2), range(3))
-        }
-        best = max(value, key=value.__getitem__)
-        assert path[row].tolist() == list(best)
-        assert float(score[row]) == pytest.approx(value[best] ** (1 / 6), rel=1e-5)
-    assert path.tolist() != best_paths(affinity, torch.tensor([1, 2]))[0].tolist()
-
-
 @pytest.mark.parametrize("center", [False, True])
 def test_anchors_compare_with_the_start(center):
     rng = generator(6)
     features = [rng.normal(size=(n, 5)).astype(np.float32) for n in (3, 4, 2)]
-    found = anchors([torch.from_numpy(each) for each in features], torch.tensor([2, 0]), center)
+    similarities = anchors([torch.from_numpy(x) for x in features], torch.tensor([2, 0]), center)
     mean = center * np.concatenate(features).mean(axis=0)
-    assert [each.shape for each in found] == [(2, 4), (2, 2)]
+    assert [similarity.shape for similarity in similarities] == [(2, 4), (2, 2)]
     for t, row, k in [(1, 0, 3), (1, 1, 0), (2, 0, 1), (2, 1, 0)]:
         a, b = features[0][[2, 0][row]] - mean, features[t][k] - mean
         cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-        assert float(found[t - 1][row, k]) == pytest.approx((1 + cosine) / 2, abs=1e-6)
+        assert float(similarities[t - 1][row, k]) == pytest.approx((1 + cosine) / 2, abs=1e-6)
 
 
 def test_affinities_are_clipped_cosines():
     rng = generator(3)
     features = [torch.from_numpy(rng.normal(size=(n, 5)).astype(np.float32)) for n in (3, 4)]
     boxes = [torch.from_numpy(rng.uniform(0, 20, (n, 4)).astype(np.float32)) for n in (3, 4)]
-    mean = np.concatenate([each.numpy() for each in features]).mean(axis=0)
+    mean = np.concatenate([x.numpy() for x in features]).mean(axis=0)
     for center in (False, True):
         (plain,) = affinities(features, boxes, center, None)
         (near,) = affinities(features, boxes, center, 10.0)

@@ -159,10 +159,10 @@ def test_whole_recipes_equal_those_of_the_cpu(name: str, device: torch.device) -
     frames, keys = smooth()[0].transpose(0, 3, 1, 2), range(200)
     expected, crops, drawn = [], [], []
     for key in keys:
-        one, other = generator(6, key), generator(6, key)
-        (view,) = recipe(frames, one)
-        crop, operations = recipe.draw(frames, other)
-        assert one.random() == other.random() and view.window == crop.window  # the same draws
+        of_views, of_draws = generator(6, key), generator(6, key)
+        (view,) = recipe(frames, of_views)
+        crop, operations = recipe.draw(frames, of_draws)
+        assert of_views.random() == of_draws.random() and view.window == crop.window  # the same draws
         expected.append(view.frames)
         crops.append(crop.frames.transpose(0, 2, 3, 1))
         drawn.append(operations)
@@ -191,7 +191,7 @@ def test_no_operation_waits_for_a_gpu() -> None:
     clips = [[drawn_as(name, AMOUNTS[name][-1])] for name in BATCHED]
     images, device = noise(clips=len(clips)), torch.device("cuda")
     groups, members, amounts = grouped(clips)
-    drawn = DrawnOperations(groups, *(torch.from_numpy(each).to(device) for each in (members, amounts)))
+    drawn = DrawnOperations(groups, *(torch.from_numpy(column).to(device) for column in (members, amounts)))
     view = torch.from_numpy(images).permute(0, 1, 4, 2, 3).to(device)
     for deterministic in (False, True):
         torch.use_deterministic_algorithms(deterministic)

@@ -152,27 +152,12 @@ def test_colours_are_rounded_not_truncated(factor: float) -> None:
         assert np.abs(error).max() < 0.9 and abs(error.mean()) < 0.5
 
 
-def test_contrast_uses_the_mean_of_each_frame() -> None:
-    frames = np.stack([np.full((3, 8, 8), 40), np.full((3, 8, 8), 200)]).astype(np.uint8)
-    out = adjust_contrast(frames, 0.5)
-    assert np.abs(out.astype(int) - frames).max() <= 1
-
-
-def test_constant_clips_stay() -> None:
-    gray = np.full((2, 3, 5, 7), 90, np.uint8)
-    for operation in (auto_contrast, equalize, lambda x: adjust_sharpness(x, 1.9)):
-        assert np.array_equal(operation(gray), gray)
-
-
 def test_memory_layout_does_not_matter() -> None:
     frames = noise()
-    for other in (
-        np.ascontiguousarray(frames),
-        frames[::-1][::-1],
-        np.pad(frames, 5, mode="edge")[5:-5, 5:-5, 5:-5, 5:-5],
-    ):
+    cut_out = np.pad(frames, 5, mode="edge")[5:-5, 5:-5, 5:-5, 5:-5]
+    for laid_out in (np.ascontiguousarray(frames), frames[::-1][::-1], cut_out):
         for name, (operation, _, cases) in CASES.items():
-            assert np.array_equal(operation(other, *cases[-1]), operation(frames, *cases[-1])), name
+            assert np.array_equal(operation(laid_out, *cases[-1]), operation(frames, *cases[-1])), name
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (2, 2), (5, 40), (11, 12), (32, 32)])
@@ -263,17 +248,6 @@ def test_difference_of_gray_frames_is_exact() -> None:
     assert (expected.min(), expected[7, 7], expected.max()) == (0, 127, 255)
 
 
-def test_backwards_is_the_reverse_of_forwards() -> None:
-    video, forward = native(10), np.array([1, 4, 7, 9])
-    there = rgb_difference(*(video[part] for part in difference_pairs(forward, 1, 9)))
-    back = rgb_difference(*(video[part] for part in difference_pairs(forward[::-1], 1, 9)))
-    assert np.array_equal(back, there[::-1])
-    # Pixels that were taken already may be reversed as a view, too.
-    assert np.array_equal(
-        rgb_difference(video[1:4][::-1], video[2:5][::-1]), rgb_difference(video[1:4], video[2:5])[::-1]
-    )
-
-
 def test_last_frame_repeats_the_pair_before_it_and_stays_in_the_span() -> None:
     a, b = difference_pairs(np.array([2, 8, 9]), 2, 9)
     assert (a.tolist(), b.tolist()) == ([2, 8, 8], [3, 9, 9])
@@ -283,18 +257,12 @@ def test_last_frame_repeats_the_pair_before_it_and_stays_in_the_span() -> None:
         difference_pairs(np.array([2, 9]), 0, 8)
 
 
-def test_one_frame_is_mid_gray() -> None:
-    video = native(1)
-    a, b = difference_pairs(np.array([0, 0, 0]), 0, 0)
-    assert np.all(rgb_difference(video[a], video[b]) == 127)
-
-
 def test_layout_and_input() -> None:
     a, b = native(4), native(4)[::-1]
     before = a.copy()
     out = rgb_difference(a, b)
     assert out.shape == (4, 3, 6, 5) and out.dtype == np.uint8
     assert out.transpose(0, 2, 3, 1).flags.c_contiguous
-    assert np.array_equal(a, before)
+    assert np.array_equal(a, before) and np.array_equal(out, rgb_difference(a, b.copy()))  # pixels reversed as a view
     with pytest.raises(ValueError, match="cannot subtract"):
         rgb_difference(a, b[:3])

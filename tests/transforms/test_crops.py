@@ -91,16 +91,10 @@ def test_boxes_follow_the_same_distribution_as_torchvision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "box"),
-    [
-        (100, 1000, Box(433, 0, 133, 100)),
-        (1000, 90, Box(0, 440, 90, 120)),
-        (1, 1, Box(0, 0, 1, 1)),
-        (50, 50, Box(0, 0, 50, 50)),
-    ],
+    ("height", "width", "box"), [(100, 1000, Box(433, 0, 133, 100)), (1000, 90, Box(0, 440, 90, 120))]
 )
 def test_box_falls_back_to_the_largest_in_the_centre(height: int, width: int, box: Box) -> None:
-    assert random_box(height, width, (1.0, 1.0), RATIO, generator(0)) == box or height == width
+    assert random_box(height, width, (1.0, 1.0), RATIO, generator(0)) == box
 
 
 def test_box_of_extreme_frames_is_never_empty() -> None:
@@ -237,14 +231,6 @@ def test_mask_pixels_outside_of_the_frame_are_ignored() -> None:
     found = Window(-1, 1, 3, 3).cut(mask, 3)
     assert found.tolist() == [[255, 4, 5], [255, 8, 9], [255, 255, 255]]
     assert Window(-1, 1, 3, 3, flipped=True).cut(mask, 3).tolist() == [row[::-1] for row in found.tolist()]
-
-
-def test_flip() -> None:
-    frames = noise(3, 5, 7)
-    out = flip(frames)
-    check(out, (3, 3, 5, 7))
-    assert np.array_equal(out, frames[..., ::-1])
-    assert np.array_equal(flip(flip(frames)), frames)
 
 
 # Windows of views against sampling the source by hand; boxes and masks in views -------------------------------

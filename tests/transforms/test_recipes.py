@@ -88,8 +88,8 @@ def test_every_recipe_keeps_the_contract(name: str) -> None:
             (view.tobytes(), window) for view, window in again
         ]
     assert np.array_equal(frames, before)
-    others = [recipe(frames, generator(7, key))[0].frames.tobytes() for key in range(6)]
-    assert len(set(others)) == (1 if name in ("center_crop", "uniform_crops") else 6)
+    drawn = [recipe(frames, generator(7, key))[0].frames.tobytes() for key in range(6)]
+    assert len(set(drawn)) == (1 if name in ("center_crop", "uniform_crops") else 6)
 
 
 @pytest.mark.parametrize("name", [*VIEWS, "infomin", "train_crop"])
@@ -114,14 +114,14 @@ def test_probabilities_and_order(name: str) -> None:
         assert view.frames.shape == (1, 3, 24, 24)
         assert view.window is None or view.window.flipped == (names[-1:] == ["flip"])
         if name != "infomin":  # whose RandAugment has the names of the jitter too
-            once = [each for each in order if each in names]
+            once = [operation for operation in order if operation in names]
             head = names[: len(names) - len(once)]
             assert names[len(head) :] == once and sorted(head) in ([], sorted(ranged))
             counts["jitter"] += bool(head)
             counts.update(set(once))
         else:
             counts["jitter"] += "hue" in names
-            counts.update(each for each in names if each not in jitter)
+            counts.update(operation for operation in names if operation not in jitter)
     expected = {
         "jitter": config.jitter_probability * bool(ranged),
         "gray": config.gray_probability,
@@ -169,8 +169,8 @@ def test_randaugment_is_optional_and_draws_nothing_when_off() -> None:
         pairs = [(off(frames, generator(13, k))[0], on(frames, generator(13, k))[0]) for k in range(10)]
         assert sum(not np.array_equal(a.frames, b.frames) for a, b in pairs) >= 8
         for key, (view, _) in enumerate(pairs):
-            other = magnitude(frames, generator(13, key))[0]
-            assert np.array_equal(view.frames, other.frames) and view.window == other.window
+            ignored = magnitude(frames, generator(13, key))[0]
+            assert np.array_equal(view.frames, ignored.frames) and view.window == ignored.window
 
 
 def test_test_crops_use_their_short_side() -> None:
@@ -178,8 +178,8 @@ def test_test_crops_use_their_short_side() -> None:
     expected = crops.uniform_crops(frames, 30, 3, 36)
     for name, settings, views in (("uniform_crops", {"crops": 3}, expected), ("center_crop", {}, expected[1:2])):
         recipe = RECIPES[name](RECIPES[name].Config(size=30, short_side=36, **settings))
-        for view, other in zip(recipe(frames, generator(0)), views, strict=True):
-            assert np.array_equal(view.frames, other.frames) and view.window == other.window
+        for view, cropped in zip(recipe(frames, generator(0)), views, strict=True):
+            assert np.array_equal(view.frames, cropped.frames) and view.window == cropped.window
 
 
 def test_train_crop_pads_before_cropping() -> None:
@@ -207,7 +207,6 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
     [
         ("weak", {"size": 0}, "greater than or equal to 1"),
         ("weak", {"area": (0.5, 0.2)}, "0 < low <= high"),
-        ("weak", {"area": (0.0, 0.2)}, "0 < low <= high"),
         ("weak", {"area": (0.5, 1.2)}, "less than or equal to 1"),
         ("weak", {"ratio": (0.0, 1.0)}, "0 < low <= high"),
         ("strong", {"jitter_probability": 1.1}, "less than or equal to 1"),
@@ -216,7 +215,6 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("strong", {"sigma": (0.0, 1.0)}, "0 < low <= high"),
         ("strong", {"color": 3.0}, "more than 0.5"),
         ("strong", {"jitter": (-0.1, 0.0, 0.0, 0.0)}, "greater than or equal to 0"),
-        ("strong", {"size": 224.0}, "integer"),
         ("strong", {"colour": 1.0}, "unknown key"),
         ("infomin", {"operations": -1}, "greater than or equal to 0"),
         ("infomin", {"magnitude": 31}, "less than or equal to 30"),
@@ -225,8 +223,6 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("train_crop", {"size": 32, "short_side": (23, 32), "padding": 4}, "start at size 32"),
         ("center_crop", {"size": 224, "short_side": 223}, "short_side 223 is less than size 224"),
         ("uniform_crops", {"size": 224, "short_side": 223}, "short_side 223 is less than size 224"),
-        ("center_crop", {"size": -1}, "greater than or equal to 1"),
-        ("uniform_crops", {"area": (0.1, 0.2)}, "unknown key"),
     ],
 )
 def test_invalid_configs_are_refused(name: str, values: dict[str, object], message: str) -> None:
@@ -286,12 +282,6 @@ def noise() -> Frames:
     return generator(0).integers(0, 256, (2, 40, 52, 3), dtype=np.uint8).transpose(0, 3, 1, 2)
 
 
-def smooth() -> Frames:
-    rng = generator(1)
-    blobs = [cv2.resize(rng.uniform(0, 255, (5, 6, 3)), (52, 40)) for _ in range(2)]
-    return np.stack(blobs).astype(np.uint8).transpose(0, 3, 1, 2)
-
-
 def reference(frames: Frames, name: str, magnitude: int, sign: int) -> NDArray[np.uint8]:
     """What torchvision's RandAugment makes of a clip by the magnitude, had it drawn this operation and sign."""
     theirs, x = RandAugment(), torch.from_numpy(np.ascontiguousarray(frames))
@@ -332,7 +322,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("make", [noise, smooth])
+@pytest.mark.parametrize("make", [noise, clip])
 @pytest.mark.parametrize("name", OURS)
 def test_every_operation_equals_torchvisions(name: str, make: Callable[[], Frames]) -> None:
     frames = make()
@@ -353,13 +343,6 @@ def test_every_operation_equals_torchvisions(name: str, make: Callable[[], Frame
 def test_the_names_are_those_of_torchvision() -> None:
     theirs = {name.lower() for name in RandAugment._AUGMENTATION_SPACE}
     assert {name.replace("_", "") for name in OURS} == theirs and len(OURS) == 14
-
-
-def test_magnitude_0_is_the_identity_for_operations_with_a_strength() -> None:
-    frames = smooth() // 2  # solarisation inverts 255 even by 0
-    for name, change in OURS.items():
-        same = np.abs(change(frames, 0.0).astype(int) - frames).max() <= 1
-        assert same == (name not in ("auto_contrast", "equalize")), name
 
 
 @pytest.fixture
@@ -408,12 +391,12 @@ def test_each_operation_is_applied_with_its_probability(drawn: list[tuple[str, f
     assert abs(len(drawn) - 1000) < 4.5 * np.sqrt(500)
     before = len(drawn)
     assert draw_randaugment(5, 30, True, generator(15), 0.0) == [] and len(drawn) == before
-    one, other = generator(16), generator(16)
-    draw_randaugment(3, 30, True, one, 1.0)
+    rng, by_hand = generator(16), generator(16)
+    draw_randaugment(3, 30, True, rng, 1.0)
     for _ in range(3):  # which operation, and its sign
-        other.integers(14)
-        other.choice((-1, 1))
-    assert one.random() == other.random()
+        by_hand.integers(14)
+        by_hand.choice((-1, 1))
+    assert rng.random() == by_hand.random()
 
 
 def test_a_clip_is_the_result_of_its_draws() -> None:

@@ -157,15 +157,16 @@ def test_the_measured_rate_where_the_header_is_off():
     assert frame_times(pts[:1], 0.001, 7.0) == (7.0, None)
 
 
-@pytest.mark.parametrize("to", ["video", "frames"])
+@pytest.mark.parametrize(("to", "suffix"), [("video", "mkv"), ("video", "mp4"), ("frames", "mkv")])
 @pytest.mark.parametrize("late", [0, 30])
-def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, to, late):
+def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, number_of, to, suffix, late):
     """Also where the header's rate fits, or the last frame is long."""
-    ticks = [*MILLISECONDS[:-1], MILLISECONDS[-1] + 100 * late]
-    write_variable(tmp_path / "v/a.mkv", numbered(100), ticks, Fraction(1, 1000), b_frames=2)
-    write_lists(tmp_path / "lists", tmp_path / "v", {"all": [("a.mkv", 0)]}, ())
+    ticks, name = [*MILLISECONDS[:-1], MILLISECONDS[-1] + 100 * late], f"a.{suffix}"
+    write_variable(tmp_path / "v" / name, numbered(100), ticks, Fraction(1, 1000), b_frames=2)
+    write_lists(tmp_path / "lists", tmp_path / "v", {"all": [(name, 0)]}, ())
     shrink(tmp_path / "lists/all.csv", out=tmp_path / "out", to=to, short_side=16, workers=1)
-    with open_video(tmp_path / "v/a.mkv") as video, open_video(tmp_path / "out/a.mkv") as copy:
+    with open_video(tmp_path / "v" / name) as video, open_video(tmp_path / "out" / name) as copy:
+        assert number_of(copy.frames(range(100))) == list(range(100))
         np.testing.assert_allclose(copy.times, video.times, atol=1e-9)
         assert copy.meta.fps == pytest.approx(video.meta.fps) and copy.meta.end == pytest.approx(video.meta.end)
         assert copy.meta.frames_between(1.6, 4.1) == (40, 60)
@@ -190,12 +191,12 @@ def stamped(stamps):
 
 @pytest.mark.parametrize("right", [REGULAR, MILLISECONDS], ids=["regular", "variable"])
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
-@pytest.mark.parametrize(("place", "other"), [(0, 1), (50, 49), (99, 98)], ids=lambda value: str(value))
-def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, remux, right, suffix, place, other):
+@pytest.mark.parametrize(("wrong", "repeated"), [(0, 1), (50, 49), (99, 98)], ids=lambda value: str(value))
+def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, remux, right, suffix, wrong, repeated):
     """It changes nothing but the time of its frame, by no more than the frame beside it lasts."""
     source = write_variable(tmp_path / "a.mp4", numbered(100), right, Fraction(1, 1000))
     stamps = right.copy()
-    stamps[place] = right[other]
+    stamps[wrong] = right[repeated]
     path = remux(source, tmp_path / f"b.{suffix}", stamped(stamps))
     with open_video(path) as video:
         assert number_of(video.frames(range(100))) == list(range(100))
@@ -215,11 +216,10 @@ def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, r
 
 def test_timestamps_that_are_missing_or_repeated():
     """By hand: what is known stays, what is not lies between."""
-    none = None
     for stamps, expected in [
-        ([0, 40, none, 120, 160], [0, 40, 80, 120, 160]),
-        ([none, none, 80, 120, 160], [-80, -40, 0, 40, 80]),
-        ([0, 40, 80, none, none], [0, 40, 80, 120, 160]),
+        ([0, 40, None, 120, 160], [0, 40, 80, 120, 160]),
+        ([None, None, 80, 120, 160], [-80, -40, 0, 40, 80]),
+        ([0, 40, 80, None, None], [0, 40, 80, 120, 160]),
         ([0, 40, 40, 120, 160], [0, 40, 80, 120, 160]),
         ([0, 0, 80, 120, 160], [0, 40, 80, 120, 160]),
         ([40, 40, 80, 120, 160], [-40, 0, 40, 80, 120]),
@@ -228,8 +228,8 @@ def test_timestamps_that_are_missing_or_repeated():
         ([0, 40, 40, 120, 120, 160], [0, 40, 80, 100, 120, 160]),
         ([-80, -40, 0, 40], [0, 40, 80, 120]),
         ([0, 120, 40, 80, 160], [0, 40, 80, 120, 160]),  # in the order of decoding
-        ([none, 7, none], []),
-        ([none, none], []),
+        ([None, 7, None], []),
+        ([None, None], []),
         ([5, 5, 5], []),
         ([], []),
     ]:
@@ -253,8 +253,8 @@ def test_a_hole_is_time(tmp_path, write_video, numbered, number_of, suffix, code
             first, stop = video.meta.frames_between(6.8, 7.6)
             assert (first, stop) == (20, 40)
     (tmp_path / "list.csv").write_text(f"path\n{path.name}\n")
-    found = check(tmp_path / "list.csv", out=tmp_path / "out", workers=1, progress=False)
-    assert found.complete and found.variable[path.name] > 1 and "variable frame rate" in str(found)
+    report = check(tmp_path / "list.csv", out=tmp_path / "out", workers=1, progress=False)
+    assert report.complete and report.variable[path.name] > 1 and "variable frame rate" in str(report)
 
 
 # Conversions -------------------------------------------------------------------------------------------------

@@ -26,34 +26,33 @@ def checked(path):
     return [name for name, _ in check_video(path, 1.0, MAX_PIXELS, lambda: None)[1]]
 
 
-def add_cover(container):
-    stream = container.add_stream("mjpeg", rate=1, options={"strict": "unofficial"})
-    stream.height, stream.width, stream.pix_fmt = 48, 48, "yuvj420p"
-    stream.disposition = Disposition.attached_pic
-    image = av.VideoFrame.from_ndarray(np.full((48, 48, 3), 200, np.uint8), format="rgb24")
-    return [*stream.encode(image), *stream.encode()]
+def copy_with_cover(path, source, kind="video"):
+    """Copy the stream of a file and add a cover image."""
+    with av.open(str(source)) as before, av.open(str(path), "w") as container:
+        stream = container.add_stream_from_template(before.streams.get({kind: 0})[0])
+        cover = container.add_stream("mjpeg", rate=1, options={"strict": "unofficial"})
+        cover.height, cover.width, cover.pix_fmt = 48, 48, "yuvj420p"
+        cover.disposition = Disposition.attached_pic
+        image = av.VideoFrame.from_ndarray(np.full((48, 48, 3), 200, np.uint8), format="rgb24")
+        for packet in (*cover.encode(image), *cover.encode()):
+            container.mux(packet)
+        for packet in before.demux({kind: 0}):
+            if packet.size:
+                packet.stream = stream
+                container.mux(packet)
+    return path
 
 
 def with_cover(path, source, first):
     """Copy a video and add a cover image; `first`: its stream comes before that of the video."""
-    with av.open(str(source)) as before, av.open(str(path), "w") as container:
-        old = before.streams.video[0]
-        new = container.add_stream_from_template(old)
-        for packet in add_cover(container):
-            container.mux(packet)
-        for packet in before.demux(old):
-            if packet.size:
-                packet.stream = new
-                container.mux(packet)
+    copy_with_cover(path, source)
     if first:  # the streams of an MP4 are in the order of these boxes
         content = path.read_bytes()
         track, data = content.rindex(b"trak") - 4, content.rindex(b"udta") - 4
         path.write_bytes(content[:track] + content[data:] + content[track:data])
     with av.open(str(path)) as container:
-        assert [bool(stream.disposition & Disposition.attached_pic) for stream in container.streams] == [
-            first,
-            not first,
-        ]
+        covers = [bool(stream.disposition & Disposition.attached_pic) for stream in container.streams]
+        assert covers == [first, not first]
     return path
 
 
@@ -89,16 +88,7 @@ def test_other_backends_pass_over_a_cover_image_or_refuse_it(
 
 
 def test_sound_with_a_cover_image_is_no_video(tmp_path, write_sound):
-    path = tmp_path / "cover.mp4"
-    with av.open(str(write_sound(tmp_path / "a.mp4"))) as before, av.open(str(path), "w") as container:
-        old = before.streams.audio[0]
-        new = container.add_stream_from_template(old)
-        for packet in add_cover(container):
-            container.mux(packet)
-        for packet in before.demux(old):
-            if packet.size:
-                packet.stream = new
-                container.mux(packet)
+    path = copy_with_cover(tmp_path / "cover.mp4", write_sound(tmp_path / "a.mp4"), "audio")
     with pytest.raises(NoVideoError, match="the file has no video stream"):
         open_video(path)
     assert checked(path) == ["no video stream"]
@@ -152,12 +142,12 @@ def test_pictures_are_turned_and_mirrored_as_ffmpeg_does(tmp_path, write_video, 
     mirrored = a * d - b * c < 0
     try:
         with open_video(path, "decord") as video:
-            other = video.frames([3])[0].transpose(1, 2, 0)
+            by_decord = video.frames([3])[0].transpose(1, 2, 0)
     except DecodeError as error:
         assert ("mirrors" if mirrored else "turns") + " the picture" in str(error)
         assert mirrored or (filters and suffix == "mkv")
     else:
-        assert not mirrored and np.abs(other.astype(int) - shown).mean() < 3
+        assert not mirrored and np.abs(by_decord.astype(int) - shown).mean() < 3
 
 
 @pytest.mark.parametrize("suffix", ["ts", "flv"])

@@ -15,7 +15,6 @@ from vidssl.apps.analysis.background import (
     draw_backgrounds,
     fill_box,
     list_masks,
-    swap_numbers,
 )
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
@@ -226,19 +225,6 @@ def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
     usual = measure(trained, listed, out=tmp_path / "test", train_list=train_list, **options)
     assert all(found[name] == pytest.approx(usual[name]) for name in ("top1", "knn", "R@1"))
     assert (found["num_videos"], found["majority"], found["missing"]) == (16, 1 / 8, [])
-
-
-def test_swap_numbers():
-    predicted = np.array([[0, 0, 1], [1, 1, 1], [2, 0, 0], [0, 2, 2]])
-    found = swap_numbers("knn", predicted, label=np.array([0, 1, 2, 2]), background=np.array([1, 0, 0, 0]))
-    assert found == {
-        "knn": 0.75,
-        "knn_same": 0.75,
-        "knn_other": 0.5,
-        "knn_gap": 0.25,
-        "knn_shortcut": 0.5,
-        "knn_shortcut_original": 0.25,
-    }
 
 
 @pytest.fixture(scope="module")

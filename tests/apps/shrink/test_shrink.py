@@ -81,25 +81,6 @@ def test_frames_order_and_rate(
         assert all(packet.is_keyframe for packet in container.demux() if packet.size)
 
 
-def stamps(path):
-    with av.open(str(path)) as container:
-        times = sorted(packet.pts * packet.time_base for packet in container.demux(video=0) if packet.size)
-    return np.array([float(time - times[0]) for time in times])
-
-
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_a_variable_rate(tmp_path, videos, shrunk, write_variable, numbered, suffix, number_of):
-    ticks = [0, *np.cumsum(generator(4).integers(20, 200, 29)).tolist()]
-    source, copy = videos / f"v.{suffix}", tmp_path / "small" / f"v.{suffix}"
-    write_variable(source, numbered(30), ticks, Fraction(1, 1000), b_frames=2)
-    shrunk([source.name])
-    assert np.abs(stamps(copy) - np.array(ticks) / 1000).max() < 2e-3
-    assert np.abs(stamps(copy) - stamps(source)).max() < 1e-4
-    with open_video(source) as original, open_video(copy) as small:
-        assert abs(small.meta.fps - original.meta.fps) * original.meta.duration < 0.01
-        assert number_of(small.frames(range(30))) == list(range(30))
-
-
 def test_rotated_videos_are_upright(tmp_path, videos, shrunk, real):
     for name in ("video_0.mov", "video_90.mov"):
         (videos / name).write_bytes((real / "containers" / name).read_bytes())

@@ -135,15 +135,10 @@ def test_a_run_can_be_initialised_from_another(trained):
     path, backbone = str(trained[1]), build_backbone("resnet3d18", width=8)
     matched = load_initial(backbone, InitialWeights(file=path))
     expected = load_backbone(path).state_dict()
-<<<<<<< HEAD
-    assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
+    assert same_weights(backbone.state_dict(), expected)
     assert str(matched).startswith(
         f"{path}: all 120 weights of the backbone are loaded, named as in vidssl, from backbone; "
     )
-=======
-    assert same_weights(backbone.state_dict(), expected)
-    assert str(matched).startswith(f"{path}: all 120 weights of the backbone, named as in vidssl, from backbone; ")
->>>>>>> thin
     assert "queue.keys" in matched.unused
     message = one_line(load_initial, build_backbone("resnet3d18", width=4), InitialWeights(file=path))
     assert "does not fit the backbone: 20 of 120 weights fit (net.blocks.0.conv.weight: (8, " in message

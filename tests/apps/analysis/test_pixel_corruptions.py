@@ -177,15 +177,6 @@ def test_hsv_is_that_of_skimage(frames, change, amount, channel, factor, offset)
     assert np.abs(images(change(frames, amount)) - 255 * color.hsv2rgb(hsv)).max() <= 1
 
 
-<<<<<<< HEAD
-def test_gamma_is_that_of_skimage(frames):
-    assert PIXEL_CORRUPTIONS["gamma_bright"].amounts[-1] == 0.2 and PIXEL_CORRUPTIONS["gamma_dark"].amounts[-1] == 2.5
-    wanted = exposure.adjust_gamma(frames / 255, 2.5)
-    assert np.abs(corruptions.PIXEL_CORRUPTIONS["gamma_dark"].apply(frames, 2.5) - 255 * wanted).max() <= 0.51
-
-
-=======
->>>>>>> thin
 def test_jpeg_is_that_of_pillow(frames):
     for quality in (25, 7):
         for image, found in zip(images(frames), images(corruptions.jpeg(frames, quality)), strict=True):

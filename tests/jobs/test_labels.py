@@ -16,7 +16,6 @@ import pytest
 import vidssl
 from vidssl import cli
 from vidssl.apps import compare as comparison
-from vidssl.apps.compare.page import class_names
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.read_input import read_input
@@ -100,7 +99,8 @@ def compared(videos, out, **options):
     (section,) = results["sections"] or [None]
     if section is None:
         return {}, results["labels"]
-    names, videos = class_names(section), [results["videos"][row] for row in section["rows"]]
+    names = dict(zip(sorted({*section["labels"]}), (row["name"] for row in section["classes"]), strict=True))
+    videos = [results["videos"][row] for row in section["rows"]]
     assert len(section["labels"]) == len(section["predicted"][FLOOR]["knn"]) == len(section["folds"])
     label = zip(videos, section["labels"], strict=True)
     return {int(Path(video).stem): names[n] for video, n in label}, results["labels"]
@@ -143,7 +143,7 @@ def trained(videos, out, **options):
     if found["knn"] is None:
         return {}, found["reason"].partition("; ")[2]
     count = 6 if options["labels"] == "my.csv" else 8
-    assert found["knn"]["what"].startswith(f"{count} training videos, each compared with those of other recordings")
+    assert found["knn"]["what"].startswith(f"{count} training videos, each compared with the others")
     assert found["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
     assert any(f"--labels {options['labels']}" in command for _, command in found["commands"])
     return None, found["labels"]

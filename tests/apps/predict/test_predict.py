@@ -177,7 +177,7 @@ def test_what_is_not_known_is_said(folder, tmp_path):
     results = vidssl.predict(folder / "videos", labels=[labels], out=tmp_path / "out", **{**OPTIONS, "group": None})
     line, page = results["trust"]["line"], (tmp_path / "out/index.html").read_text()
     assert "Recordings are not known: each video counts as one" in line and "; recordings not known</dd>" in page
-    assert results["trust"]["groups"].startswith("the videos")
+    assert results["trust"]["groups"].startswith("each file is one")
     assert "Not measured: red, with examples of one recording" in line and results["trust"]["measured"] == [
         "blue",
         "green",

@@ -360,7 +360,7 @@ def failing_crop(frames):
     ("given", "message"),
     [
         ({"crop": small_crop}, r"crop of the encoder makes uint8 \(4, 3, 8, 8\) .*, not uint8 \(4, 3, 16, 16\)$"),
-        ({"crop": failing_crop}, r"crop of the encoder fails for frames \(4, 3, 48, 48\): AttributeError: "),
+        ({"crop": failing_crop}, r"the encoder cannot crop frames \(4, 3, 48, 48\): AttributeError: "),
         ({"change": lambda x: x[:1]}, r"Means makes \(1, 12\) of clips \(4, 3, 4, 16, 16\), not features \(4, D\)"),
     ],
 )

@@ -35,10 +35,9 @@ def training_list(run: Run) -> VideoList:
     videos = join(run, lists)
     unlabelled = int((videos.labels < 0).sum())
     if unlabelled and needs_labels:
-        raise ConfigError(
-            f"{run.method_in_words} needs labels, but {unlabelled} of {len(videos)} videos of {videos.path} have "
-            "none (-1): set data.train to a labelled list, or choose another method"
-        )
+        without = f"{unlabelled} of {len(videos)} videos of {videos.path} have none (-1)"
+        remedy = "set data.train to a labelled list, or choose another method"
+        raise ConfigError(f"{run.method_in_words} needs labels, but {without}: {remedy}")
     classes, key = getattr(method, "classes", None), "method." * (1 if method is run.method else 2) + "classes"
     if not kind.classifies and classes is not None and videos.labels.max() >= classes:
         raise ConfigError(f"{key} is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")

@@ -207,9 +207,7 @@ class _LibraryCrop(Recipe):
         try:
             crop, shape = self.crop(frames), (len(frames), 3, self.size, self.size)
         except Exception as error:  # of the crop
-            raise ConfigError(
-                f"the crop of the encoder fails for frames {frames.shape}: {in_one_line(error)}"
-            ) from error
+            raise ConfigError(f"the encoder cannot crop frames {frames.shape}: {in_one_line(error)}") from error
         kind = f"{crop.dtype} {crop.shape}" if isinstance(crop, np.ndarray) else type(crop).__name__
         if kind != f"uint8 {shape}" and self.size is not None:
             raise ConfigError(f"the crop of the encoder makes {kind} of frames {frames.shape}, not uint8 {shape}")

@@ -109,10 +109,8 @@ def check_classes(gallery: VideoList, query: VideoList) -> None:
     if gallery.targets is not None and query.targets is not None:
         counts = gallery.targets.shape[1], query.targets.shape[1]
         if counts[0] != counts[1]:
-            raise DataError(
-                f"{gallery.path} and {query.path} have labels of {counts[0]} and {counts[1]} classes: write the names "
-                "of all classes to classes.txt beside each"
-            )
+            lists = f"{gallery.path} and {query.path} have labels of {counts[0]} and {counts[1]} classes"
+            raise DataError(f"{lists}: write the names of all classes to classes.txt beside each")
 
 
 def check_class_names(videos: VideoList, names: Sequence[str], where: str) -> None:

@@ -53,10 +53,8 @@ def nearest(
     """
     check_k(k)
     if query.shape[1] != gallery.shape[1]:
-        raise DataError(
-            f"the queries have {query.shape[1]} features, the gallery {gallery.shape[1]}: extract both with the same "
-            "network"
-        )
+        sizes = f"the queries have {query.shape[1]} features, the gallery {gallery.shape[1]}"
+        raise DataError(f"{sizes}: extract both with the same network")
     k = min(k, len(gallery))
     q, g = _Vectors("query", query, center), _Vectors("gallery", gallery, center)
     copies = _find_copies(g)

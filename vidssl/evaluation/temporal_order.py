@@ -124,9 +124,7 @@ class Order(EvaluationProtocol):
                     raise DataError(f"protocol order: {name!r} of pairs is not a class of {videos.path}: correct pairs")
                 count = int((videos.labels == videos.classes.index(name)).sum())
                 if count < needed:
-                    raise DataError(
-                        f"order: {name!r} needs {needed} videos, and {videos.path} has {count}: lower folds"
-                    )
+                    raise DataError(f"{videos.path} has {count} videos of {name!r}, order needs {needed}: lower folds")
 
 
 def _standardised(gallery: Features, features: Features) -> tuple[_Rows, _Rows]:

@@ -316,10 +316,7 @@ def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
     if index.request["shard"] != [0, 1]:
         raise DataError(f"{path} has a part of its list: merge the parts")
     if changes := features.feature_difference(index.features.made_by, subject.made_by()):
-        raise DataError(
-            f"{path} is not comparable with the query: {changes}: search with the same network and clips, or choose "
-            "another index"
-        )
+        raise DataError(f"{path} and the query differ ({changes}): use the same network and clips, or another index")
     _check_missing(index, subject.test)
     return index
 

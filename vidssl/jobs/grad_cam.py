@@ -66,9 +66,7 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: ClipScore) -> 
     finally:
         hook.remove()
     if len(outputs) != 1:
-        raise ConfigError(
-            f"layer {layer} is computed {len(outputs)} times for the features, not once: name another one"
-        )
+        raise ConfigError(f"layer {layer} is computed {len(outputs)} times for the features: name another one")
     leaf, others = outputs[0]
     (gradient,) = torch.autograd.grad(scores.sum(), leaf, allow_unused=True)
     if gradient is None:

@@ -433,10 +433,8 @@ def _fill(backbone: Backbone, content: Any, settings: InitialWeights, fitting: s
     """Load the content of a file; `fitting` names the backbone that fits it, for errors."""
     source, shapes = settings.file, shapes_of(backbone)
     if settings.inflate and (not isinstance(backbone, ResNet3D) or backbone.frame_differences):
-        raise CheckpointError(
-            f"{source} cannot be inflated into this {type(backbone).__name__}: use resnet3d18 (for resnet18) or "
-            "resnet3d50 (for resnet50), without frame_differences"
-        )
+        remedy = "use resnet3d18 (for resnet18) or resnet3d50 (for resnet50), without frame_differences"
+        raise CheckpointError(f"{source} cannot be inflated into this {type(backbone).__name__}: {remedy}")
     whole = is_checkpoint(content) and not settings.keys
     weights = flatten(content["method"] if whole else content)
     names = [name for name in weights if name.startswith("backbone.")] if whole else [*weights]

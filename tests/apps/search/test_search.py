@@ -195,7 +195,7 @@ def test_an_index_that_does_not_fit(options, lists, without_picture, tmp_path, o
     extract(videos=gallery, out=index, **options)
     message = refused(query=query, size=32)
     assert message.startswith(f"{index} is not comparable with the query: size 24 and 32, short side 24 and 32: ")
-    assert message.endswith("search with the same network and clips, or choose another index")
+    assert message.endswith("use the same network and clips, or another index")
     # Another number of clips fits, and an index may have been extracted with or without allow_missing.
     retrieval(query=video, out=tmp_path / "two", index=index, allow_missing=True, **options | {"clips": 2})
     message = refused(query=query, gallery=query, out=tmp_path / "other")

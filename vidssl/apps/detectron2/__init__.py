@@ -71,10 +71,8 @@ def save_detectron2(backbone: Backbone, path: Path, mean: Sequence[float], std: 
     if not isinstance(backbone, ResNet2D) or backbone.net.conv1.kernel_size != (7, 7):
         stem = " with stem: cifar" if isinstance(backbone, ResNet2D) else ""
         fitting = ", ".join(RESNETS_2D)
-        raise ConfigError(
-            f"detectron2 has no {type(backbone).__name__}{stem}: use a run whose backbone is one of {fitting}, with "
-            "stem: imagenet"
-        )
+        remedy = f"use a run whose backbone is one of {fitting}, with stem: imagenet"
+        raise ConfigError(f"detectron2 has no {type(backbone).__name__}{stem}: {remedy}")
     state = backbone.state_dict()
     weights = {detectron2_name(name): weight.detach().cpu().numpy() for name, weight in state.items()}
     file = io.BytesIO()

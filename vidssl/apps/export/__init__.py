@@ -482,10 +482,8 @@ def _explained(path: Path) -> Iterator[None]:
     except Exception as error:
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # onnx writes in colours
         reason = " ".join(f"{type(error).__name__}: {plain}".split())[:300]
-        raise ConfigError(
-            f"cannot write {path}: torch {torch.__version__} does not export this network ({reason}); write "
-            "safetensors or pt2"
-        ) from error
+        why = f"torch {torch.__version__} does not export this network ({reason})"
+        raise ConfigError(f"cannot write {path}: {why}; write safetensors or pt2") from error
 
 
 @torch.no_grad()
@@ -500,7 +498,6 @@ def _compare(network: nn.Module, exported: Callable[[Tensor], Tensor], clips: Te
         difference = (features - expected).abs().max().item() / max(1.0, expected.abs().max().item())
         worst = max(worst, difference)
     if not worst <= TOLERANCE:
-        raise ConfigError(
-            f"cannot write {path}: its features would differ by {worst:.1g}, more than {TOLERANCE:g}; write safetensors"
-        )
+        change = f"its features would differ by {worst:.1g}, more than {TOLERANCE:g}"
+        raise ConfigError(f"cannot write {path}: {change}; write safetensors")
     return worst

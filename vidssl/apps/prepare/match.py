@@ -197,6 +197,5 @@ def _check_apart(matched: Mapping[str, Mapping[ListedVideo, str]]) -> None:
             tested = {path: video for video, path in matched.get(f"test{name.removeprefix('train')}", {}).items()}
             for video, path in trained.items():
                 if path in tested:
-                    raise DataError(
-                        f"{tested[path].place}: {path!r} is also in the training list at {video.place}: delete one row"
-                    )
+                    trained = f"is also in the training list at {video.place}"
+                    raise DataError(f"{tested[path].place}: {path!r} {trained}: delete one row")

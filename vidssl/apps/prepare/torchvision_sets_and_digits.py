@@ -133,10 +133,9 @@ def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) ->
     try:
         opened: dict[str, Any] = {split: kind(str(root), **chosen, **fetch) for split, chosen in arguments.items()}
     except Exception as error:  # the sets of torchvision raise errors of many types
-        raise DataError(
-            f"torchvision cannot read {name} in {root}: {' '.join(str(error).split())}; pass the folder of the set as "
-            "root=FOLDER, or download it with download=True"
-        ) from None
+        remedy = "pass the folder of the set as root=FOLDER, or download it with download=True"
+        reason = " ".join(str(error).split())
+        raise DataError(f"torchvision cannot read {name} in {root}: {reason}; {remedy}") from None
     if len(train) == 1:
         return {"train": opened.pop(train[0]), **opened}
     parts = [opened.pop(split) for split in train]

@@ -55,7 +55,7 @@ ONE = Features(torch.ones(1, 4), torch.tensor([-1]), torch.tensor([0]))
         (
             lambda: vidssl.load_backbone("vidssl-big"),
             CheckpointError,
-            "vidssl-big is neither .*there are: vidssl-free, vidssl-small",
+            "vidssl-big is neither .*there are: vidssl-default, vidssl-frames, vidssl-free, vidssl-small",
         ),
         (lambda: vidssl.load_backbone("vidssl-smal"), CheckpointError, "did you mean 'vidssl-small'"),
         (lambda: vidssl.extract("vidssl-smal", ["x.mp4"]), VidsslError, "did you mean 'vidssl-small'|x.mp4"),

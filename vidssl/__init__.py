@@ -9,8 +9,8 @@ Search:     search (features), retrieval (of videos: recalls and a page), Neighb
 Label:      predict (the classes of other videos, or of moments of long ones, from a few labelled examples)
 Evaluate:   test (kNN, linear, few labels …), compare (encoders, on your videos), analyze_all (the following),
             analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
-Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …), NetworkOptions
-            (the arguments of all jobs that apply a network)
+Networks:   build_backbone, load_backbone, load_encoder (once, for many calls of jobs), save_backbone (of any loop),
+            export (ONNX, torch.export, …), NetworkOptions (the arguments of all jobs that apply a network)
 Videos:     read_input (file, folder or list), open_video (exact frames), check (find broken ones), shrink (small
             copies), track (regions), prepare_folder (lists of a folder), ClipSettings, TestClips
 Names:      list_backbones, list_methods, list_configs, list_weights, list_samplers, list_recipes, list_protocols,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from vidssl.jobs.extract import load_features as load_features
     from vidssl.jobs.extract import merge as merge
     from vidssl.jobs.job import NetworkOptions as NetworkOptions
+    from vidssl.jobs.load_network import load_encoder as load_encoder
     from vidssl.jobs.test import test as test
     from vidssl.jobs.track import track as track
     from vidssl.jobs.train import train as train

@@ -234,7 +234,7 @@ def test_fault_27_two_runs_in_one_output(toy_run, tmp_path):
     (tmp_path / "a").mkdir()
     with open(tmp_path / "a" / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match=r"another run is writing to .*/a; choose another output"):
+        with pytest.raises(ConfigError, match=r"another run is writing to .*/a: wait for it, or choose"):
             train(toy_run("supervised", "a", "steps=1"))
     assert train(toy_run("supervised", "a", "steps=1")).exists()
 

@@ -230,7 +230,7 @@ def test_features_of_another_request_are_refused(options, digits, tmp_path, neve
         ({"window": 0.3, "stride": 0.2}, "windows nothing stored, "),
     ]
     cases = [("random", change, named) for change, named in changes]
-    cases += [(checkpoint, {}, "(weights random stored, /")]
+    cases += [(checkpoint, {}, "(network random stored, /")]
     check_all(check, dict(enumerate(cases)))
 
 
@@ -244,7 +244,7 @@ def test_two_checkpoints(digits, tmp_path, checkpoint, existed):
     content = torch.load(checkpoint, weights_only=True)
     content["step"] += 1
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(DataError, match=r"\(weights \S+\.pt stored, \S+other\.pt requested\): "):
+    with pytest.raises(DataError, match=r"\(network \S+\.pt stored, \S+other\.pt requested\): "):
         extract(tmp_path / "other.pt", videos, out=tmp_path / "x", **CLIPS)
 
 

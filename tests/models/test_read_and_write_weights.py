@@ -426,7 +426,7 @@ def test_what_exists_on_disk_comes_first(hub, run_folder, tmp_path):
 def test_a_mistyped_path_is_not_looked_up(name, hub):
     with pytest.raises(CheckpointError, match=r"cannot read checkpoint .*No such file"):
         load_backbone(name)
-    with pytest.raises(CheckpointError, match=r"^torchvision:r3d_18 can only be measured, or encode videos"):
+    with pytest.raises(CheckpointError, match=r"^torchvision:r3d_18 is not one backbone of vidssl"):
         load_backbone("torchvision:r3d_18")
     with pytest.raises(CheckpointError, match="net is neither a file nor the name of a network; there are: vidssl-"):
         load_backbone("net")

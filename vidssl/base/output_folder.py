@@ -356,7 +356,7 @@ def _lock(folder: Path, stack: ExitStack, kind: int) -> None:
                     raise
                 time.sleep(0.1)
     except BlockingIOError:
-        raise ConfigError(f"another run is writing to {folder}; choose another output") from None
+        raise ConfigError(f"another run is writing to {folder}: wait for it, or choose another output") from None
     except OSError as error:
         reason = "its .lock is a link" if error.errno == errno.ELOOP else error.strerror
         raise ConfigError(f"cannot write to output {folder}: {reason}; choose another output") from None

@@ -370,7 +370,7 @@ def _check_request(
     stored, current = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
     names = folder.features.made_by["network"], made_by["network"]
     if stored["weights"] != current["weights"] and names[0] != names[1]:
-        stored["weights"], current["weights"] = names
+        stored, current = ({"network": name} for name in names)
     if changes := describe_changes(stored, current):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 

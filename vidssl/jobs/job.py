@@ -37,9 +37,14 @@ File = str | Path
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
 Folder = File  # an output that a command may lack: its content is printed
 Queried = Videos  # files may be followed by a span, `FILE@START-END`
-Model = (
-    str | Path | nn.Module
-)  # a file, folder or name of `load_backbone`, `random`, or a module from clips to features
+
+
+class LoadedEncoder:
+    """An encoder in memory, with its clips: `vidssl.load_encoder` returns it, and jobs take it in place of a name."""
+
+
+# A file, folder or name of `load_encoder`, `random`, or a module from clips to features.
+Model = str | Path | nn.Module | LoadedEncoder
 
 
 class EncoderOptions(TypedDict, total=False):
@@ -244,9 +249,9 @@ def path_of(videos: Videos | None) -> Path | None:
 
 def file_of(model: Model) -> Path | None:
     """Return the file or folder that a model is, if it is one."""
-    return None if isinstance(model, nn.Module) else Path(model)
+    return Path(model) if isinstance(model, str | Path) else None
 
 
 def models(model: Model | Sequence[Model]) -> list[Model]:
     """Return the networks of a job for one or several."""
-    return [model] if isinstance(model, str | Path | nn.Module) else [*model]
+    return [model] if isinstance(model, str | Path | nn.Module | LoadedEncoder) else [*model]

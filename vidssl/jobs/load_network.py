@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash
@@ -35,7 +36,7 @@ from vidssl.evaluation.features import (
     split_features,
 )
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
-from vidssl.jobs.job import Model, NetworkOptions
+from vidssl.jobs.job import LoadedEncoder, Model, NetworkOptions, job
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, facts_of, is_external, load_external
@@ -65,7 +66,7 @@ def class_hash(videos: VideoList) -> str | None:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(LoadedEncoder):
     """A network that is measured, and the clips that it is measured on."""
 
     backbone: Backbone
@@ -96,6 +97,11 @@ class Subject:
     def name(self) -> str:
         """What it was loaded from."""
         return str(self.origin["path"])
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
 
     def made_by(self) -> Tree:
         """What decides whether features can be compared with those of this network: see `describe_network`."""
@@ -157,6 +163,8 @@ def describe_clips(test: TestClips) -> Tree:
 def device_of(model: Model, options: NetworkOptions) -> torch.device:
     """Choose the device: that of a module's weights, unless one is named."""
     device = options.get("device", "auto")
+    if isinstance(model, Subject):
+        return model.device
     if isinstance(model, nn.Module) and device == "auto":
         return device_of_weights(model)
     return choose_device(device)
@@ -171,6 +179,8 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
         CheckpointError: The weights cannot be loaded.
         ConfigError: Network and options do not fit each other.
     """
+    if isinstance(model, LoadedEncoder):
+        return _with_options(cast(Subject, model), options)
     device, clips = device_of(model, options), options.keys() & _CLIP_OPTIONS
     if "test" in options and (clips or "cfg" in options):
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
@@ -193,10 +203,29 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     return _load_checkpoint(str(Path(model)), path, content, options, device)
 
 
+@job
+def load_encoder(model: Model, **options: Unpack[NetworkOptions]) -> LoadedEncoder:
+    """Load an encoder once, for many calls of `vidssl.extract` and of other jobs, which take it in place of a name.
+
+    Args:
+        model: A file, folder or name as of `vidssl.extract`, also of a sum or of an encoder of another library.
+        options: Those of clips, device and config; jobs take `workers`, `batch_size` and `allow_missing` too.
+    """
+    return load_subject(model, options)
+
+
+def _with_options(subject: Subject, options: NetworkOptions) -> Subject:
+    changed = {"workers", "batch_size", "allow_missing"}
+    if fixed := sorted(options.keys() & {*_CLIP_OPTIONS - changed, "test", "cfg", "settings", "device"}):
+        raise ConfigError(f"{subject.name} is loaded already: give {fixed[0]} to vidssl.load_encoder")
+    changes = {name: value for name, value in options.items() if name in changed}
+    return replace(subject, test=subject.test.model_copy(update=changes))
+
+
 def brings_config(model: Model, options: NetworkOptions) -> bool:
     """Whether a network has a config of its own: then it ignores one that several networks share."""
-    if isinstance(model, nn.Module) or model == RANDOM:
-        return False
+    if isinstance(model, nn.Module | LoadedEncoder) or model == RANDOM:
+        return isinstance(model, LoadedEncoder)
     return is_external(model) or is_checkpoint(read_anything(weights_file(model), options.get("trust", False)))
 
 

@@ -16,8 +16,8 @@ from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, fir
 from vidssl.base.registry import did_you_mean
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import LAST, newest_in, read_file, read_without_objects, write_safetensors
-from vidssl.models.external import is_external
-from vidssl.models.joined_features import parts_of
+from vidssl.models.external import OWN, is_external
+from vidssl.models.joined_features import SUMS, parts_of
 
 
 class Normalization(NamedTuple):
@@ -155,10 +155,12 @@ def weights_file(name: str | Path) -> Path:
     elif os.path.exists(path):  # noqa: PTH110 - likewise
         return path
     if is_external(str(name)) or parts_of(str(name)):
-        raise CheckpointError(f"{name} can only be measured, or encode videos: give a single network of vidssl here")
+        raise CheckpointError(
+            f"{name} is not one backbone of vidssl: vidssl.load_encoder loads it, vidssl.extract takes it"
+        )
     file = _OWN.get(str(name)) or _download(str(name))
     if file is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
-        known = ", ".join(sorted(_OWN))
+        known = ", ".join(sorted((*_OWN, *SUMS, *OWN)))
         networks = f"{did_you_mean(str(name), _OWN)}; there are: {known}, and OWNER/NAME of the Hugging Face Hub"
         raise CheckpointError(f"{name} is neither a file nor the name of a network{networks}")
     return file or path

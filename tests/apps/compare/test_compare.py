@@ -136,7 +136,7 @@ def test_one_more_encoder_costs_only_itself(compared, digits, monkeypatch):
     assert lines[0] == "path,label,entropy,random,vidssl-small,thumbnails,differences"
     assert sorted(line.split(",")[0] for line in lines[1:]) == sorted(differ)
     page = (out / "index.html").read_text()
-    assert "What to label next" in page and lines[1].split(",")[0] in page
+    assert "on which the encoders disagree" in page and lines[1].split(",")[0] in page
 
 
 def test_the_same_command_goes_on(digits, tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ def test_disagreements_are_a_table_with_the_prediction_of_each_encoder(tmp_path)
     results = RESULTS(PREDICTED, NAMES, [0, 1, 0, 1], CLASSES)
     disputed = [disputed_row(row, entropy, results) for row, entropy in ((3, 0.694), (2, 0.5))]
     page, found = write(tmp_path)
-    assert "What to label next" not in page and "base64" not in page
+    assert "on which the encoders disagree" not in page and "base64" not in page
     page, found = write(tmp_path, disputed=disputed, previews={2: CLIP})
     rows = table(found.texts, "Video", "The same neighbours")
     assert rows[:5] == ["Video", "first", "second", "floor:thumbnails", "entropy"]

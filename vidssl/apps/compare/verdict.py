@@ -102,7 +102,8 @@ class _Ranking:
         to_best = [self.pairs[n, self.best] for n in self.learned if n != self.best]
         differ = [pair for pair in to_best if "differ" in pair.reason]
         said += [f"{best} and {self.names[pair.first]} {pair.reason}." for pair in differ]
-        unshown = [pair for pair in to_best if not pair.reason and not pair.is_worse]
+        of_all = [self.pairs[n, self.best] for n in range(len(self.encoders)) if n != self.best]
+        unshown = [pair for pair in of_all if not pair.reason and not pair.is_worse]
         if adjusted := [pair.first for pair in unshown if pair.high is not None and pair.high < 0]:
             said.append(
                 f"The difference of {self.listed(adjusted)} to {best} has an interval without 0, but p, adjusted for "

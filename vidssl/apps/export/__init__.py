@@ -343,14 +343,16 @@ def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, op
         rule = "the part of each network scaled to length 1, times its weight, one after another"
         write_json(folder / "sum.json", {"name": name, "features": rule, "parts": described})
     written = JobResults({"name": name, "features": rule, "parts": described})
-    without = [f"; {part['name']} has no graph, vidssl computes it" for part in described if part["file"] is None]
-    written.text = f"{path}: {len(parts) - len(without)} of {len(parts)} graphs, sum.json{''.join(without)}"
+    without = [part["name"] for part in described if part["file"] is None]
+    if without:
+        _log.warning("%s: vidssl alone computes %s, which has no graph", path, ", ".join(without))
+    written.text = f"{path}: {len(parts) - len(without)} of {len(parts)} graphs, sum.json"
     return written
 
 
 @usual_torch()
 def save_backbone(
-    model: Model, path: File, *, cfg: str | Path | None = None, half: bool = False, trust: bool = False
+    model: File | nn.Module, path: File, *, cfg: str | Path | None = None, half: bool = False, trust: bool = False
 ) -> None:
     """Write the backbone of a checkpoint, or one that was trained in a loop of your own, to a safetensors file.
 

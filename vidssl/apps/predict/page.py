@@ -34,7 +34,7 @@ def write_prediction_page(path: Path, results: Tree, rows: Sequence[Tree], asked
     render_page(
         path,
         Path(__file__).with_name("predictions.html"),
-        title=f"Predictions by {len(names)} classes",
+        title=f"Predictions of {len(names)} classes",
         results=results,
         sections=[
             (

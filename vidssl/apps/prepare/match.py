@@ -197,5 +197,5 @@ def _check_apart(matched: Mapping[str, Mapping[ListedVideo, str]]) -> None:
             tested = {path: video for video, path in matched.get(f"test{name.removeprefix('train')}", {}).items()}
             for video, path in trained.items():
                 if path in tested:
-                    trained = f"is also in the training list at {video.place}"
-                    raise DataError(f"{tested[path].place}: {path!r} {trained}: delete one row")
+                    twice = f"is also in the training list at {video.place}"
+                    raise DataError(f"{tested[path].place}: {path!r} {twice}: delete one row")

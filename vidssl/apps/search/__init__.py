@@ -134,7 +134,7 @@ def retrieval(
     if gallery is None and (searched is None or (index is None and not searched.exists())):
         raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
     if gallery is None and windows is not None:
-        raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
+        raise ConfigError("an index has its own windows: leave window out, or give gallery=LIST to cut its videos")
     inputs: dict[str, Path | str | None] = {"gallery": path_of(gallery)}
     if folder is not None:
         assert searched is not None

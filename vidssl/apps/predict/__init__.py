@@ -224,13 +224,13 @@ def _row(moment: Moment, example: VideoRecord, root: Path, measured: Sequence[st
     if example.end is not None:
         nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
     start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
-    of_class: tuple[Any, ...] = (moment.label, round(moment.confidence, 4), moment.second)
-    if moment.label == NONE:  # the probability is that of the nearest class
-        of_class = (NONE, None, moment.first)
-    is_measured = "" if moment.label == NONE else "yes" if moment.label in measured else "no"
+    of_class = moment.label, round(moment.confidence, 4), moment.second
+    is_measured = "yes" if moment.label in measured else "no"
     of_example = nearest_example, round(moment.distance, 4), is_measured
     values = (os.path.relpath(record.path, root), start, end, *of_class, *of_example)
-    row = dict(zip(PREDICTED, values, strict=True))
+    row: Tree = dict(zip(PREDICTED, values, strict=True))
+    if moment.label == NONE:  # the probability is that of the nearest class
+        row |= {"confidence": None, "second_class": moment.first, "measured": ""}
     return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
 
 

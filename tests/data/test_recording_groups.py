@@ -2,13 +2,18 @@
 
 import shutil
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError
+from vidssl.data.label_videos import label_videos
 from vidssl.data.read_input import read_input
+from vidssl.data.read_labels import find_labelled, read_labels
 from vidssl.data.recordings_and_class_folders import chosen_rows, labelled_by_folders, recording_groups, recordings_by
+from vidssl.data.video_list import Records, join_lists, read_list
 
 
 @pytest.fixture
@@ -41,6 +46,25 @@ def test_groups_of_a_pattern(folder):
         recording_groups(videos, r"\.mp4")
     with pytest.raises(ConfigError, match="is not a regular expression"):
         recording_groups(videos, "(")
+
+
+def test_groups_of_a_list(folder):
+    """Also of its spans, after a subset and other labels; a row without a group is one, and a pattern comes first."""
+    rows = ("b/p1_x.mp4,0,ann", "b/p1_y.mp4,0,", "b/p2_x.mp4,0,ann", "a/p1_x.mp4,1,ben", "a/p3_x.mp4,1,ben")
+    (folder / "list.csv").write_text("\n".join(["path,label,group", *rows]))
+    videos = read_list(folder / "list.csv")
+    expected = {("b/p1_x.mp4", "b/p2_x.mp4"), ("b/p1_y.mp4",), ("a/p1_x.mp4", "a/p3_x.mp4")}
+    (folder / "my.csv").write_text("path,label\np1_y.mp4,x\np2_x.mp4,x\nb/p1_x.mp4,y\n")
+    for of in (videos, videos.rows(range(5)), label_videos(videos, folder / "my.csv"), join_lists([videos], [2.0])):
+        groups = recording_groups(of)
+        assert parts(groups, of) == expected and groups.stated and groups.how.startswith("each group of the list is")
+    named = find_labelled({folder / "my.csv": read_labels(folder / "my.csv")}, videos)
+    assert {Path(record.path).name: record.group for record in named.records} == {
+        "p1_x.mp4": "ann", "p2_x.mp4": "ann", "p1_y.mp4": None
+    }  # fmt: skip
+    assert len(parts(recording_groups(videos, "p[13]"), videos)) == 3
+    rows = [replace(videos.records.row(n), group="ben") for n in range(5)]
+    assert replace(videos, records=Records(videos.root, rows)).fingerprint != videos.fingerprint
 
 
 @pytest.mark.parametrize(

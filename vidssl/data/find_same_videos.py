@@ -265,13 +265,13 @@ def _edges(videos: VideoList, rows: list[int]) -> tuple[NDArray[np.float64], NDA
 
 def _shared_groups(query: VideoList, other: VideoList, paired: Tensor) -> dict[int, str]:
     """The rows of the query, and their recording, of which the other list has a row that is not `paired` with them."""
-    rows = rows_by(recording_group(record.path) for record in other.records)
+    rows = rows_by(record.group or recording_group(record.path) for record in other.records)
     paired_rows = defaultdict[int, set[int]](set)
     for n, row in paired.tolist():
         paired_rows[n].add(row)
     groups = {}
     for n, record in enumerate(query.records):
-        group = recording_group(record.path)
+        group = record.group or recording_group(record.path)
         if group is not None and not paired_rows[n].issuperset(rows.get(group, ())):
             groups[n] = group
     return groups

@@ -6,6 +6,7 @@ import os
 from bisect import bisect, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -159,7 +160,7 @@ def find_labelled(
     classes = sorted({label.label for _, label in rows.values()} - {""})
     number = {name: n for n, name in enumerate(classes)} | {"": -1}
     records = [
-        VideoRecord(record.path, number[label.label], label.start, label.end, label.fps or record.fps)
+        replace(record, label=number[label.label], start=label.start, end=label.end, fps=label.fps or record.fps)
         for record, label in rows.values()
     ]
     return below_one_folder(records, next(iter(labels)), classes)
@@ -242,7 +243,7 @@ def below_one_folder(records: Sequence[VideoRecord], path: Path, classes: Iterab
     root = Path(os.path.commonpath([os.path.dirname(path) for path in paths]))  # noqa: PTH120
     listed = Records(root)
     for full, record in zip(paths, records, strict=True):
-        listed.append(VideoRecord(os.path.relpath(full, root), record.label, record.start, record.end, record.fps))
+        listed.append(replace(record, path=os.path.relpath(full, root), mask=None, label_set=None, columns={}))
     return VideoList(path, listed, (*classes,))
 
 
@@ -320,7 +321,7 @@ class _Finder:
         above = os.path.join(os.path.dirname(folder), "")  # noqa: PTH118, PTH120
         for name, record in zip(among.names, among.records, strict=True) if among is not None else ():
             full = os.path.abspath(record.path)  # noqa: PTH100
-            whole = VideoRecord(full, fps=record.fps)
+            whole = VideoRecord(full, fps=record.fps, group=record.group)
             if self._by_path.get(name) == whole:
                 continue  # another span of the file
             self._by_path[name] = self._by_path[real_path(full)] = whole

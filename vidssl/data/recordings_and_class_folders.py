@@ -69,7 +69,7 @@ def number_recordings(names: Sequence[str], how: str = "") -> Groups:
 
 
 def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
-    """Group the rows by the recordings that a pattern names, as `recordings_by`, or else the names; equal files join.
+    """Group the rows by the recordings that a pattern names, as `recordings_by`, the list, or names; equal files join.
 
     Names are those of UCF101, `v_Archery_g08_c03.avi`, if most paths have them. A file for which none is found is one
     of its own. All rows of a file, such as spans, and rows of files of equal content are of one recording.
@@ -85,6 +85,8 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
             raise ConfigError(f"group={pattern!r} matches {matched} in all {len(paths)} paths, such as {paths[0]}")
     else:
         recordings, how = [*map(recording_group, paths)], "each _gNN_ in the names is one"
+        if any(listed := [record.group for record in videos.records]):
+            recordings, how = listed, "each group of the list is one"
     without = [*dict.fromkeys(path for path, recording in zip(paths, recordings, strict=True) if recording is None)]
     stated = pattern is not None or len(without) < len({*paths}) / 2
     if not stated:

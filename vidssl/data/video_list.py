@@ -175,7 +175,7 @@ class Records(Column[VideoRecord]):
     def __init__(self, root: Path, rows: Iterable[VideoRecord] = ()) -> None:
         self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
         self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
-        self._labels = array("q")
+        self._groups, self._labels = Strings(), array("q")  # groups: empty if no row has one
         # Start, end and fps, and the numbers that an app reads, by column: NaN if missing; no column if all are.
         self._numbers: dict[str, array[float]] = {}
         for row in rows:
@@ -202,6 +202,10 @@ class Records(Column[VideoRecord]):
         for name, column in self._numbers.items():
             number = numbers.get(name)
             column.append(math.nan if number is None else number)
+        if row.group and not self._groups:
+            self._groups = Strings([""] * len(self))
+        if row.group or self._groups:
+            self._groups.append(row.group or "")
         self.names.append(row.path)
         self._labels.append(row.label)
         if row.mask is not None:
@@ -231,14 +235,15 @@ class Records(Column[VideoRecord]):
         labels = self._label_sets.item(number) if self._label_sets else None
         numbers = {name: column[number] for name, column in self._numbers.items() if not math.isnan(column[number])}
         start, end, fps = (numbers.pop(name, None) for name in _NUMBERS)
-        return VideoRecord(path, label, start, end, fps, mask, labels, numbers)
+        group = self._groups.item(number) if self._groups else None
+        return VideoRecord(path, label, start, end, fps, mask, labels, numbers, group or None)
 
 
 # Columns of a list, and the fields of VideoRecord that they fill.
 _NUMBERS = ("start", "end", "fps")
-COLUMNS = {name: name for name in ("path", "label", "labels", *_NUMBERS, "mask")} | {"labels": "label_set"}
+COLUMNS = {name: name for name in ("path", "label", "labels", *_NUMBERS, "mask", "group")} | {"labels": "label_set"}
 _MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and results have a number for each class
-_HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
+_HEADER = "path[,label or labels][,start][,end][,fps][,mask][,group]"
 _OTHER_LISTS = (
     "vidssl prepare list converts other lists; labels by name are labels=FILE, beside the folder of the videos"
 )
@@ -323,6 +328,7 @@ class VideoList:
             if row.label_set is not None:
                 optional[1].append(f"\nlabels\t{n}\t{row.label_set}")
             optional[2].extend(f"\n{name}\t{n}\t{number}" for name, number in row.columns.items())
+            optional[2].extend([f"\ngroup\t{n}\t{row.group}"] * (row.group is not None))
             if row.mask is not None:
                 root = self.records.root_of(n)
                 optional[3].append(f"\n{os.path.relpath(full_path(root, row.mask), root)}")
@@ -368,7 +374,7 @@ def parse_labels(text: str) -> dict[int, int]:
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a CSV list `path[,label or labels][,start][,end][,fps][,mask]`, and `classes.txt` beside it.
+    """Read a CSV list `path[,label or labels][,start][,end][,fps][,mask][,group]`, and `classes.txt` beside it.
 
     Projects add columns of numbers, which are kept as they are.
 
@@ -482,7 +488,8 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
         raise ValueError(f"start {start}, end {end} and fps {fps} must be finite and 0 or more")
     if not all(map(math.isfinite, added.values())):
         raise ValueError(f"{' and '.join(f'{name} {number}' for name, number in added.items())} must be finite")
-    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"), added)
+    mask, labels, group = (fields.get(name) for name in ("mask", "labels", "group"))
+    return VideoRecord(fields["path"], label, start, end, fps, mask, labels, added, group or None)
 
 
 def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:

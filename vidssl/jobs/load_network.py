@@ -19,7 +19,7 @@ from vidssl.base.distributed import choose_device
 from vidssl.base.errors import ConfigError
 from vidssl.base.plugins import code_of
 from vidssl.base.registry import entries_of
-from vidssl.base.types import Features, VideoRecord
+from vidssl.base.types import Features
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.video_list import Records, VideoList
 from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
@@ -318,7 +318,8 @@ def _all_training(lists: Sequence[Callable[[], TrainingVideos]]) -> TrainingVide
     records = Records(known[0].root)
     for videos in known:
         for n, row in enumerate(map(videos.records.row, range(len(videos)))):
-            records.append(VideoRecord(row.path, -1, row.start, row.end, row.fps), videos.records.root_of(n))
+            row = replace(row, label=-1, label_set=None, mask=None)
+            records.append(row, videos.records.root_of(n))
     return TrainingVideos(name, replace(known[0], records=records, joined=()), reasons)
 
 

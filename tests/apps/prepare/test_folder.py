@@ -8,6 +8,7 @@ import pytest
 
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import read_list
 
 
@@ -60,7 +61,10 @@ def test_folder_of_classes(actions, tmp_path):
             found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True)
         )
     assert (tmp_path / "lists" / "root.txt").read_text() == f"{actions}\n"
-    assert (tmp_path / "lists" / "train.csv").read_text().startswith("path,label\n")
+    assert (tmp_path / "lists" / "train.csv").read_text().startswith("path,label,group\n")
+    for videos in (train, test):  # the commands that compare videos read the groups from the list
+        assert [record.group for record in videos.records] == [re.search(r"person\d+", n)[0] for n in videos.names]
+        assert recording_groups(videos).number.max() + 1 == len(videos) / 4
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,9 @@ def prepare_folder(
         lists = split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"fps=RATE is for folders of images, but {root} has none that are listed: remove it")
-    _write(index, out, lists, names, fps, [split_column(path)[0] for path in (file, classes) if path is not None])
+    _write(
+        index, out, lists, grouped, names, fps, [split_column(path)[0] for path in (file, classes) if path is not None]
+    )
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
         report += warn_of_classes(lists) + _report_copies(lists, copies, kept_together=not splits)
@@ -396,7 +398,13 @@ def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[Folde
 
 
 def _write(
-    index: FileIndex, out: Path, lists: Lists, classes: Sequence[str], fps: float | None, inputs: Sequence[Path]
+    index: FileIndex,
+    out: Path,
+    lists: Lists,
+    grouped: bool,
+    classes: Sequence[str],
+    fps: float | None,
+    inputs: Sequence[Path],
 ) -> None:
     """Write the lists, but not beside stale ones, which would belong to another root or other classes."""
     others = [f"{name}.csv" for name in SPLIT_FOLDERS if name not in lists] + ([] if classes else ["classes.txt"])
@@ -406,7 +414,10 @@ def _write(
     numbers: dict[str | None, int] = {None: -1, **{name: n for n, name in enumerate(classes)}}
     rates = dict.fromkeys(index.image_folders, fps)
     rows = {
-        name: [VideoRecord(path, numbers[label], fps=rates.get(path)) for path, label, _ in chosen]
+        name: [
+            VideoRecord(path, numbers[label], fps=rates.get(path), group=group if grouped else None)
+            for path, label, group in chosen
+        ]
         for name, chosen in lists.items()
     }
     write_lists(out, index.root, rows, classes, inputs)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from vidssl.apps.analysis.page import analysis_page
-from vidssl.apps.compare.page import write_encoders_page
+from vidssl.apps.compare.page import disputed_row, write_encoders_page
 from vidssl.apps.map.page import classes_column, map_column, write_map_page
 from vidssl.apps.search.page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
 from vidssl.apps.show import write_views_page
@@ -168,7 +168,7 @@ def encoders_page(path: Path) -> None:
     names, labels = [record.path for record in POINTS], [max(0, record.label) for record in POINTS]
     guesses = {name: [n % 2 for n in range(10)] for name in (NASTY, "second", LONG)}
     results = ENCODER_RESULTS(guesses, names, labels, ["<b>Walk</b>", LONG])
-    disputed, previews = [(3, 1.0), (9, 0.5)], {3: preview(clip(60))}
+    disputed, previews = [disputed_row(3, 1.0, results), disputed_row(9, 0.5, results)], {3: preview(clip(60))}
     write_encoders_page(path, results, NASTY, f"vidssl compare {LONG}", disputed, previews)
 
 

@@ -37,12 +37,6 @@ def lists(digits, tmp_path):
 
 
 @pytest.fixture
-def without_picture(monkeypatch):
-    """Draw nothing of retrieval.png, which takes longer than to search; for tests that do not look at it."""
-    monkeypatch.setattr("vidssl.apps.search._sheet", lambda *_, **__: b"")
-
-
-@pytest.fixture
 def one_line():
     """Run what must fail, and give its message."""
 

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import cv2
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
@@ -27,14 +25,14 @@ from vidssl.apps.search.page import (
 )
 from vidssl.apps.search.queries import Queries, files_of, read_listed, read_queries
 from vidssl.base import distributed
-from vidssl.base.atomic import write_json, write_whole
+from vidssl.base.atomic import write_json
 from vidssl.base.command_line_and_notices import worded
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError, how_many
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report, progress
 from vidssl.base.safe_parse import read_json
-from vidssl.base.types import Features, Frames, VideoRecord, unread_files
+from vidssl.base.types import Features, VideoRecord, unread_files
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
@@ -66,8 +64,6 @@ from vidssl.jobs.job import (
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_clips, format_count, format_table
 from vidssl.models.external import is_external
-from vidssl.page.charts import Shot, retrieval_sheet
-from vidssl.page.figure_style import png
 from vidssl.page.grad_cam_page import draw_heat
 from vidssl.page.previews import of_middles, preview
 from vidssl.video.reader import state_of_video
@@ -75,7 +71,6 @@ from vidssl.video.reader import state_of_video
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
-_SHEET = 6  # rows of the still image, and neighbours in a row
 _OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")  # it states
 
 
@@ -109,7 +104,7 @@ def retrieval(
         query: Videos to search for, each by itself: a list, folder or pattern; or one file, or a span of one,
             FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
             their features, of length 1 each.
-        out: Folder for index.html, results.json and the still retrieval.png of this query; those of each query in the
+        out: Folder for index.html and results.json of this query; those of each query in the
             same gallery are beside them under its name, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist. By
@@ -372,7 +367,7 @@ class _Search:
         return results
 
     def write_page(self, out: Path, results: Results, query: VideoList, matches: _Matches) -> None:
-        """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
+        """Write `index.html` and its previews."""
         gallery, near, subject = matches.videos, matches.neighbours, self.subject
         named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
         queries, count = [], min(self.page_queries, len(query))
@@ -402,10 +397,6 @@ class _Search:
             # Those of the query first: at an interruption each query has its page, whosever the copies are.
             page, unread = results["page"], [*dict(reversed([*unread, *reasons])).items()][::-1]  # rows of one file
             write_json(out / f"{page}.json", results)
-            if queries:
-                sheet = _sheet(queries, videos, out, gallery.classes)
-                for name in (page, "retrieval"):
-                    write_whole(out / f"{name}.png", sheet)
             for name in (page, "index"):
                 write_retrieval_page(
                     out / f"{name}.html",
@@ -632,31 +623,6 @@ def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoLi
 
 def _title(videos: VideoList) -> str:
     return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
-
-
-def _sheet(queries: Sequence[QueryRow], videos: Sequence[FoundVideo], out: Path, classes: Sequence[str]) -> bytes:
-    """Draw some of the queries with their nearest videos, for places that cannot show a page."""
-    rows = []
-    for query in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]:
-        shots: list[Shot] = []
-        for video in [videos[query.video], *(videos[hit.video] for hit in query.hits[:_SHEET])]:
-            label, query_label = video.record.label, videos[query.video].record.label
-            verdict = None if not shots or -1 in (label, query_label) else label == query_label
-            caption = classes[label] if 0 <= label < len(classes) else Path(video.name).name
-            shots.append(Shot(_frames(video.preview, out), caption, verdict))
-        rows.append(shots)
-    return png(retrieval_sheet(rows))
-
-
-def _frames(preview: StoredPreview | None, out: Path) -> Frames:
-    """Return the frames of a preview; grey if there is none."""
-    if preview is None:
-        return np.full((1, 3, 96, 96), 225, np.uint8)
-    strip = np.asarray(cv2.imread(str(out / preview.file)), np.uint8)[..., ::-1]
-    if not preview.enlarged:  # smooth; what is tiny stays sharp
-        strip = np.asarray(cv2.resize(strip, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC), np.uint8)
-    frames = np.stack(np.split(strip, preview.frames, axis=1))
-    return frames.transpose(0, 3, 1, 2)
 
 
 def recalls_table(results: Results) -> str:

@@ -129,10 +129,8 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
         return folder.absolute().parent, [folder.absolute().name]
     names = index_files(folder, suffixes=IMAGE_SUFFIXES).videos
     if not names:
-        raise DataError(
-            f"no videos and no images in {folder} ({index.num_files} other files); known extensions: "
-            f"{' '.join(sorted(_KNOWN))}"
-        )
+        others, known = f"{index.num_files} other files", " ".join(sorted(_KNOWN))
+        raise DataError(f"no videos and no images in {folder} ({others}); known extensions: {known}")
     return folder, names
 
 

@@ -139,10 +139,9 @@ class Feed:
             if distributed.is_main():
                 with suppress(DataError):  # it must not hide the error that follows
                     write_whole(report, text.getvalue().encode())
-            raise DataError(
-                f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {limit}: "
-                f"{first_few(self._broken.values(), separator='; ')}; all are listed in {report}"
-            )
+            counts = f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {limit}"
+            reasons = first_few(self._broken.values(), separator="; ")
+            raise DataError(f"{counts}: {reasons}; all are listed in {report}")
 
 
 def _raise(failure: VidsslError | None) -> None:

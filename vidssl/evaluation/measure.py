@@ -48,10 +48,8 @@ def check_measurable(
                 f"{f'one of {classes}' if classes else 'none'}: train one with the method supervised, or use knn"
             )
         if protocol.maps and cells == 1:
-            raise ConfigError(
-                f"protocol {name} needs feature maps, and these features are vectors: give a layer and a grid, for "
-                'example layer="layer4" and grid=4'
-            )
+            remedy = 'give a layer and a grid, for example layer="layer4" and grid=4'
+            raise ConfigError(f"protocol {name} needs feature maps, and these features are vectors: {remedy}")
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: give their list, train_list=FILE")
         for videos in (gallery, query):
@@ -210,10 +208,9 @@ def chosen_protocols(
     if gallery is not None:
         names += ["retrieval", "knn", "uniformity"] if labelled else ["uniformity"]
     if not names:
-        raise ConfigError(
-            f"no protocol can measure {query.path}: accuracy needs a classifier and labels, the others training videos "
-            "(train_list=LIST, of a run evaluate.gallery)"
-        )
+        needs = "accuracy needs a classifier and labels, the others training videos"
+        remedy = "train_list=LIST, of a run evaluate.gallery"
+        raise ConfigError(f"no protocol can measure {query.path}: {needs} ({remedy})")
     return {name: PROTOCOLS[name](PROTOCOLS[name].Config()) for name in names}
 
 

@@ -71,10 +71,8 @@ def _bfloat16() -> str:
 
 def _bfloat16_convolutions() -> str:
     if wrong := wrong_shapes():
-        raise ConfigError(
-            f"{processor()}: {len(wrong)} of {len(SHAPES)} are wrong: {'; '.join(wrong)}; a run whose network has such "
-            "ones is refused: train it with precision=float32"
-        )
+        remedy = "a run whose network has such ones is refused: train it with precision=float32"
+        raise ConfigError(f"{processor()}: {len(wrong)} of {len(SHAPES)} are wrong: {'; '.join(wrong)}; {remedy}")
     return f"{processor()}: {len(SHAPES)} agree with float32"
 
 

@@ -396,10 +396,9 @@ def _check_same_features(model: nn.Module, stated: Backbone, run: Run) -> None:
     with eval_mode(model), eval_mode(stated):
         ours, theirs = (network(clips).float() for network in (model, stated))
     if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
-        raise ConfigError(
-            f"this {type(model).__name__} gives other features than the backbone {run.backbone.name} of the config "
-            "with its weights: give cfg, the config that it was built from, with its settings such as frame_differences"
-        )
+        backbone = f"the backbone {run.backbone.name} of the config with its weights"
+        remedy = "give cfg, the config that it was built from, with its settings such as frame_differences"
+        raise ConfigError(f"this {type(model).__name__} gives other features than {backbone}: {remedy}")
 
 
 OPSET = 18  # of ONNX

@@ -144,19 +144,17 @@ def _match(
         for path in paths:
             earlier = first.setdefault((path, video.start, video.end), video)
             if earlier is not video:
+                names = f"{video.name!r} and {earlier.name!r} ({earlier.place})"
                 raise DataError(
-                    f"{video.place}: {video.name!r} and {earlier.name!r} ({earlier.place}) both match the file {path!r}"
-                    ": rename the files as they are listed"
+                    f"{video.place}: {names} both match the file {path!r}: rename the files as they are listed"
                 )
             files[video] = path
             differing[kind].append(f"{video.name!r} is {path!r}")
     missing = [video.name for video in unique if video not in files]
     if len(missing) > max_missing * len(unique) or not files:
-        raise DataError(
-            f"{name}: {len(missing)} of {len(unique)} listed files are not in {index.root}, a fraction of "
-            f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (max_missing=FRACTION): {quoted(missing)}"
-            "; is it the right folder, and the right list?"
-        )
+        counts = f"{len(missing)} of {len(unique)} listed files are not in {index.root}"
+        limit = f"a fraction of {len(missing) / len(unique):.3g}, the limit is {max_missing:g} (max_missing=FRACTION)"
+        raise DataError(f"{name}: {counts}, {limit}: {quoted(missing)}; is it the right folder, and the right list?")
     folders = {video: index.image_folders[path] for video, path in files.items() if path in index.image_folders}
     labels = {video.label for video in files}
     details = {
@@ -184,10 +182,8 @@ def _drop_duplicates(videos: Sequence[ListedVideo]) -> Collection[ListedVideo]:
     for video in videos:
         earlier = first.setdefault((video.name, video.start, video.end), video)
         if earlier.label != video.label:
-            raise DataError(
-                f"{video.place}: {video.name!r} has label {video.label}, but label {earlier.label} at {earlier.place}: "
-                "delete one row"
-            )
+            labels = f"label {video.label}, but label {earlier.label} at {earlier.place}"
+            raise DataError(f"{video.place}: {video.name!r} has {labels}: delete one row")
     return first.values()
 
 

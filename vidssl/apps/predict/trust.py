@@ -57,7 +57,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
         "refused": _refused(x, group, label, none)._asdict(),
         "calibration_error": calibration_error(torch.from_numpy(probability), torch.from_numpy(label)),
         "predicted": predicted.tolist(),
-        "doubts": doubts(*of_class),
+        "doubts": doubts(*of_class, not several.all()),
     }
     if largest > _LARGEST:
         return facts | {

@@ -208,8 +208,10 @@ def test_the_reason_why_there_is_no_accuracy(digits, labelled, tmp_path, monkeyp
     assert f"n{said}" in caplog.text
     assert found["knn"] is None and "compare" in found["commands"][1][1]
     assert f"N{said}" in (tmp_path / "plain/training.html").read_text()
-    supervised = bound(digits, tmp_path / "none", config=str(Path(TOY).with_name("supervised.yaml")))
-    assert "trained with the labels" in training_report.choose_test(supervised, training_list(supervised))
+    query, frozen = f"evaluate.query={digits}/motion/test.csv", "method.freeze=true"
+    for words, said in (([], "trained with the labels"), ([query, frozen], "backbone was frozen"), ([query], "Test(")):
+        run = bound(digits, tmp_path / "none", *words, config=str(Path(TOY).with_name("supervised.yaml")))
+        assert said in str(training_report.choose_test(run, training_list(run)))
     monkeypatch.setattr(training_report, "_ALWAYS", 0.0)
     monkeypatch.setattr(training_report, "_FRACTION", 0.0)
     found = report(digits, labelled, tmp_path / "long")

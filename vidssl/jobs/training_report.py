@@ -145,6 +145,8 @@ def choose_test(run: Run, videos: VideoList) -> Test | str:
     where, rule, kind = run.evaluate, (run.data.root, run.data.allow_external), run.objective[0]
     if where.query is None and (kind.needs_labels or kind.classifies):
         return "it was trained with the labels of its videos: only videos of another list can test it"
+    if getattr(run.objective[1], "freeze", False):
+        return "the backbone was frozen: vidssl test measures the classifier"
     tested = label_videos(videos if where.query is None else read_list(where.query, *rule), where.labels)
     tested = labelled_by_folders(tested) if where.query is None else tested
     query, line, gallery = _with_labels(tested), describe_labels(tested), None

@@ -105,6 +105,7 @@ def test_knn_beside_the_untrained_network_and_its_level(trained):
     assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
     assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
     shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, {BESIDE}+trained {100 * both:.1f} %"
+    assert log.startswith(f"kNN of 40 videos, also of {BESIDE}, may take 0.1 minutes; evaluate.beside=null leaves")
     assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
     page = (here / "the run/training.html").read_text()
     assert f"<b>{100 * expected:.1f}</b>" in page and "data:image/png" in page and "recordings" in page
@@ -135,7 +136,7 @@ def test_a_finished_run_measures_nothing(trained, monkeypatch, caplog):
     monkeypatch.setattr(training_report, "_measure", None)
     with caplog.at_level(logging.INFO):
         train("my videos", "output=the run", f"evaluate.beside={BESIDE}")
-    assert log.strip() in [record.getMessage() for record in caplog.records]
+    assert log.partition("\n")[2].strip() in [record.getMessage() for record in caplog.records]
     assert before == [(here / "the run" / name).read_bytes() for name in ("training.html", "training.json")]
 
 

@@ -101,11 +101,13 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
             content["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
         else:
             beside, more = run.evaluate.beside, _BESIDE * test.num_videos
-            slow = beside is not None and seconds + more > 2 * allowed
             reason = f"without {beside}, which may take {more / 60:.0f} minutes more: name it in --checkpoint"
+            slow, beside = (reason, None) if beside is not None and seconds + more > 2 * allowed else (None, beside)
+            if beside is not None and distributed.is_main():
+                said = "kNN of %d videos, also of %s, may take %.1f minutes; evaluate.beside=null leaves %s out"
+                _log.info(said, test.num_videos, beside, (seconds + more) / 60, beside)
             try:
-                knn = _measure(run, checkpoint, test, None if slow else beside)
-                content["knn"] = {**knn, "slow": reason if slow else None}
+                content["knn"] = {**_measure(run, checkpoint, test, beside), "slow": slow}
             except DataError as error:  # none of its videos can be read
                 content["reason"] = str(error)
     return {**content, "commands": [list(command) for command in next_commands(run)]}

@@ -30,7 +30,7 @@ ALLOWED = {
     "models/backbones.py forward": "any module",
     "models/checkpoint_files.py _load": "torch.load raises errors of a dozen types, and with trust runs code of anyone",
     "models/checkpoint_files.py read_without_objects": "torch.load, likewise",
-    "models/external/__init__.py load_encoder": "other libraries, which download and read files of any kind",
+    "models/external/__init__.py load_library_encoder": "other libraries, which download and read files of any kind",
     "apps/export/__init__.py _explained": "torch's exporters; the network has run before, and the error is the cause",
     "models/read_and_write_weights.py _download": "the libraries of huggingface_hub",
     "apps/prepare/torchvision_sets_and_digits.py _open_splits": "the sets of torchvision",

@@ -105,6 +105,7 @@ def test_knn_beside_the_untrained_network_and_its_level(trained):
     assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
     assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
     shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, {BESIDE}+trained {100 * both:.1f} %"
+    assert log.startswith(f"kNN of 40 videos, also of {BESIDE}, may take 0.1 minutes; evaluate.beside=null leaves")
     assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
     page = (here / "the run/training.html").read_text()
     assert f"<b>{100 * expected:.1f}</b>" in page and "data:image/png" in page and "recordings" in page
@@ -135,7 +136,7 @@ def test_a_finished_run_measures_nothing(trained, monkeypatch, caplog):
     monkeypatch.setattr(training_report, "_measure", None)
     with caplog.at_level(logging.INFO):
         train("my videos", "output=the run", f"evaluate.beside={BESIDE}")
-    assert log.strip() in [record.getMessage() for record in caplog.records]
+    assert log.partition("\n")[2].strip() in [record.getMessage() for record in caplog.records]
     assert before == [(here / "the run" / name).read_bytes() for name in ("training.html", "training.json")]
 
 
@@ -208,8 +209,10 @@ def test_the_reason_why_there_is_no_accuracy(digits, labelled, tmp_path, monkeyp
     assert f"n{said}" in caplog.text
     assert found["knn"] is None and "compare" in found["commands"][1][1]
     assert f"N{said}" in (tmp_path / "plain/training.html").read_text()
-    supervised = bound(digits, tmp_path / "none", config=str(Path(TOY).with_name("supervised.yaml")))
-    assert "trained with the labels" in training_report.choose_test(supervised, training_list(supervised))
+    query, frozen = f"evaluate.query={digits}/motion/test.csv", "method.freeze=true"
+    for words, said in (([], "trained with the labels"), ([query, frozen], "backbone was frozen"), ([query], "Test(")):
+        run = bound(digits, tmp_path / "none", *words, config=str(Path(TOY).with_name("supervised.yaml")))
+        assert said in str(training_report.choose_test(run, training_list(run)))
     monkeypatch.setattr(training_report, "_ALWAYS", 0.0)
     monkeypatch.setattr(training_report, "_FRACTION", 0.0)
     found = report(digits, labelled, tmp_path / "long")

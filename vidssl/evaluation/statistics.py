@@ -278,11 +278,15 @@ def _holm(p: Mapping[int, float], number: int) -> float:
     return largest
 
 
-def doubts(recordings: _Rows, classes: _Rows | None = None) -> list[str]:
-    """Say why intervals and tests may be wrong: few recordings, or some that are much larger than others."""
+def doubts(recordings: _Rows, classes: _Rows | None = None, without_single: bool = False) -> list[str]:
+    """Say why intervals and tests may be wrong: few recordings, or some that are much larger than others.
+
+    `without_single`: classes of one recording were left out.
+    """
     design, reasons = _Design(recordings, classes), []
     if design.count < _FEW:
-        reasons.append(f"There are only {design.count} recordings: small differences cannot be seen.")
+        counted = f"{design.count} recordings{' of classes that have two or more' * without_single}"
+        reasons.append(f"There are only {counted}: small differences cannot be seen.")
     if design.evenness < _EVEN:
         reasons.append(
             f"Recordings are of unequal size, the largest counts {100 * design.largest:.0f} %: {design.count} tell as "

@@ -101,11 +101,13 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
             content["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
         else:
             beside, more = run.evaluate.beside, _BESIDE * test.num_videos
-            slow = beside is not None and seconds + more > 2 * allowed
             reason = f"without {beside}, which may take {more / 60:.0f} minutes more: name it in --checkpoint"
+            slow, beside = (reason, None) if beside is not None and seconds + more > 2 * allowed else (None, beside)
+            if beside is not None and distributed.is_main():
+                said = "kNN of %d videos, also of %s, may take %.1f minutes; evaluate.beside=null leaves %s out"
+                _log.info(said, test.num_videos, beside, (seconds + more) / 60, beside)
             try:
-                knn = _measure(run, checkpoint, test, None if slow else beside)
-                content["knn"] = {**knn, "slow": reason if slow else None}
+                content["knn"] = {**_measure(run, checkpoint, test, beside), "slow": slow}
             except DataError as error:  # none of its videos can be read
                 content["reason"] = str(error)
     return {**content, "commands": [list(command) for command in next_commands(run)]}
@@ -145,6 +147,8 @@ def choose_test(run: Run, videos: VideoList) -> Test | str:
     where, rule, kind = run.evaluate, (run.data.root, run.data.allow_external), run.objective[0]
     if where.query is None and (kind.needs_labels or kind.classifies):
         return "it was trained with the labels of its videos: only videos of another list can test it"
+    if getattr(run.objective[1], "freeze", False):
+        return "the backbone was frozen: vidssl test measures the classifier"
     tested = label_videos(videos if where.query is None else read_list(where.query, *rule), where.labels)
     tested = labelled_by_folders(tested) if where.query is None else tested
     query, line, gallery = _with_labels(tested), describe_labels(tested), None

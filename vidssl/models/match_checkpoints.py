@@ -19,7 +19,7 @@ from vidssl.base.errors import CheckpointError, ConfigError, first_few
 from vidssl.base.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.eval_mode import usual_torch
-from vidssl.models.external import is_external, load_encoder
+from vidssl.models.external import is_external, load_library_encoder
 from vidssl.models.read_and_write_weights import (
     Normalization,
     backbone_weights,
@@ -520,5 +520,5 @@ def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Norma
     # Others of timm have the same weights and another computation: resnetaa50, resnetblur50.
     if library == "timm" and architecture not in RESNETS_2D:
         raise CheckpointError(f"{name} is a {architecture}: of timm, init takes {', '.join(RESNETS_2D)}")
-    encoder = load_encoder(name, trust)
+    encoder = load_library_encoder(name, trust)
     return architecture, encoder.network.state_dict(), Normalization(encoder.mean, encoder.std)

@@ -332,6 +332,7 @@ def test_classes_of_one_recording_are_named_and_left_out_of_the_mean(digits, tmp
     results = vidssl.compare(listed, out=tmp_path / "out", **given)
     (section,) = results["sections"]
     assert "Classes of one recording are left out of kNN's mean over classes: 2." in section["verdict"]["doubts"]
+    assert "There are only 19 recordings of classes that have two or more: " in " ".join(section["verdict"]["doubts"])
     label, predicted = np.array(section["labels"]), np.array(section["predicted"]["mean"]["knn"])
     recall = [np.mean(predicted[label == one] == one) for one in (0, 1)]
     assert section["accuracy"]["mean"]["knn"] == pytest.approx(np.mean(recall))

@@ -109,8 +109,9 @@ def test_equal_encoders():
 
 
 @pytest.mark.parametrize(("low", "said"), [(0.26, False), (0.25, True), (0.2, True), (None, True)])
-def test_above_guessing_is_an_interval_above_it(low, said):
-    found = verdict([encoder("A", 0.258, 1.0, low=low)], [], CLASSES, 0.25)
+@pytest.mark.parametrize("floor", [False, True])
+def test_above_guessing_is_an_interval_above_it(low, said, floor):
+    found = verdict([encoder("A", 0.258, 1.0, low=low, floor=floor)], [], CLASSES, 0.25)
     assert ("No encoder is shown to be above guessing, 25.0 %." in found["doubts"]) == said
 
 
@@ -171,7 +172,9 @@ def test_an_interval_without_zero_that_is_not_shown():
     pairs = [pair(0, 1, 0.1, 0.06), pair(0, 2, 0.4, 0.001), pair(1, 2, 0.3, 0.001)]
     found = verdict(three, pairs, CLASSES, 0.5)
     assert found["answer"].startswith("A and B are not told apart.")
-    assert found["doubts"][0].startswith("The difference of B to A has an interval without 0")
+    assert found["doubts"][0].startswith("For B the interval of the difference to A is without 0")
+    doubts = verdict(three, [pairs[0], pair(0, 2, 0.4, 0.06), pairs[2]], CLASSES, 0.5)["doubts"]
+    assert doubts[1].startswith("For B and untrained the interval of the difference to A is without 0")
     pairs[0] = pair(0, 1, 0.1, 0.04)
     assert not verdict(three, pairs, CLASSES, 0.5)["doubts"]
 

@@ -79,8 +79,8 @@ def test_the_worst_confusions_are_named():
 )
 def test_what_is_said_where_little_is_known(change, words):
     x, label, group = drawn()
-    line, _ = trust_of(x, *change(label, group))
-    assert words in line and "\n" not in line
+    line, facts = trust_of(x, *change(label, group))
+    assert words in line and "\n" not in line and ("have two" in str(facts["doubts"])) == ("Not measured" in line)
 
 
 @pytest.mark.long  # 500 sets: nested choices of 5 folds

@@ -474,7 +474,8 @@ LINES = [
 @pytest.mark.parametrize(("form", "text", "separator", "expected"), LINES)
 def test_lists_of_other_projects(root, tmp_path, form, text, separator, expected):
     videos = write(tmp_path / "list.txt", text.replace("ROOT", str(root)))
-    prepare_list(videos, form, root, tmp_path / "lists", separator=separator, fps=25)
+    report = prepare_list(videos, form, root, tmp_path / "lists", separator=separator, fps=25)
+    assert ("no row has a label: give" in report and "as classes (1), or" in report) == (expected[0][1] < 0)
     listed = read_list(tmp_path / "lists/train.csv")
     assert [*zip(listed.names, listed.labels, strict=True)] == expected
     assert not (tmp_path / "lists/classes.txt").exists()

@@ -268,7 +268,7 @@ def _section(
 ) -> Tree:
     """Compare the encoders by the labels that some videos (N,) have; `number` (N,) are their recordings."""
     rows = np.flatnonzero(videos.labels >= 0)
-    between_recordings = sum(
+    num_copies = sum(
         number[first] != number[second] and videos.labels[first] >= 0 <= videos.labels[second]
         for first, second in copies
     )
@@ -296,7 +296,7 @@ def _section(
     ]
     return {
         "verdict": decide(
-            encoders, means, pairs, classes, guessing[PRIMARY], doubts(*of_class), int(between_recordings)
+            encoders, means, pairs, classes, guessing[PRIMARY], doubts(*of_class, not several.all()), int(num_copies)
         ),
         "guessing": guessing,
         "neighbours": num_neighbours(label),

@@ -28,9 +28,10 @@ class _Ranking:
         self.encoders, self.means = encoders, means
         self.names = [encoder.name for encoder in encoders]
         self.learned = [n for n, encoder in enumerate(encoders) if not (encoder.floor or encoder.part)]
+        self.ranked = self.learned or [*range(len(encoders))]
         self.pairs = {(pair.first, pair.second): pair for half in differences for pair in (half, half.turned())}
-        self.best = max(self.learned or range(len(encoders)), key=lambda n: means[n].value)
-        self.rest = [n for n in self.learned or range(len(encoders)) if not self.is_worse(n, self.best)]
+        self.best = max(self.ranked, key=lambda n: means[n].value)
+        self.rest = [n for n in self.ranked if not self.is_worse(n, self.best)]
         self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # not of learned
 
     def is_worse(self, n: int, than: int) -> bool:
@@ -55,7 +56,7 @@ class _Ranking:
             answer = f"{self.listed(rest)} are not compared: fewer than {FEWEST} recordings"
         elif any(pair.is_worse for pair in between):
             answer = f"{best} is not told apart from {self.listed([n for n in rest if n != self.best])}"
-        worse = [n for n in self.learned or range(len(self.names)) if n not in rest]
+        worse = [n for n in self.ranked if n not in rest]
         than_all = [n for n in worse if all(self.is_worse(n, better) for better in rest)]
         for some, than in ((than_all, ""), ([n for n in worse if n not in than_all], f" than {best}")):
             if some:
@@ -93,21 +94,20 @@ class _Ranking:
     def doubts(self, chance: float) -> list[str]:
         """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
         best, said = self.names[self.best], self.equal_ones()
-        if all(low is None or low <= chance for low in (self.means[n].low for n in self.learned)):
+        if all(low is None or low <= chance for low in (self.means[n].low for n in self.ranked)):
             said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
         for n, encoder in enumerate(self.encoders):
             what = ", which learned nothing" if encoder.floor else " alone"
             if n not in (*self.learned, self.best, *self.higher) and not self.is_worse(n, self.best):
                 said.append(f"{best} is not shown to be better than {encoder.name}{what}.")
-        to_best = [self.pairs[n, self.best] for n in self.learned if n != self.best]
-        differ = [pair for pair in to_best if "differ" in pair.reason]
-        said += [f"{best} and {self.names[pair.first]} {pair.reason}." for pair in differ]
-        of_all = [self.pairs[n, self.best] for n in range(len(self.encoders)) if n != self.best]
-        unshown = [pair for pair in of_all if not pair.reason and not pair.is_worse]
+        to_best = [self.pairs[n, self.best] for n in range(len(self.encoders)) if n != self.best]
+        differ = [pair.first for pair in to_best if "differ" in pair.reason and pair.first in self.ranked]
+        said += [f"{best} and {self.names[n]} {self.pairs[n, self.best].reason}." for n in differ]
+        unshown = [pair for pair in to_best if not pair.reason and not pair.is_worse]
         if adjusted := [pair.first for pair in unshown if pair.high is not None and pair.high < 0]:
             said.append(
-                f"The difference of {self.listed(adjusted)} to {best} has an interval without 0, but p, adjusted for "
-                f"the number of pairs (Holm), is not below {ALPHA}: it is not shown."
+                f"For {self.listed(adjusted)} the interval of the difference to {best} is without 0, but p, adjusted "
+                f"for the number of pairs (Holm), is not below {ALPHA}: no difference is shown."
             )
         return said
 

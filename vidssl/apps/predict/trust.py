@@ -26,9 +26,8 @@ _Ints = NDArray[np.int64]
 _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
 _UNKNOWN = "Nothing can be said of how far this can be trusted:"
 UNSTATED = "Recordings are not known: each video counts as one; clips of one recording make this too high: group=REGEX."
-_FACTS = (  # None where nothing can be said
-    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "predicted", "doubts"),
-)
+# None where nothing can be said.
+_FACTS = ("recall", "precision", "guessing", "majority", "refused", "calibration_error", "predicted", "doubts")
 
 
 def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str], unit: str, none: float) -> Tree:
@@ -57,7 +56,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
         "refused": _refused(x, group, label, none)._asdict(),
         "calibration_error": calibration_error(torch.from_numpy(probability), torch.from_numpy(label)),
         "predicted": predicted.tolist(),
-        "doubts": doubts(*of_class),
+        "doubts": doubts(*of_class, not several.all()),
     }
     if largest > _LARGEST:
         return facts | {

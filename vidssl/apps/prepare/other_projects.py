@@ -70,8 +70,11 @@ def prepare_list(
         if names and video.label >= len(names):
             raise DataError(f"{place}: label {video.label} is out of range; {classes} has {len(names)} classes, from 0")
         listed.append(video)
+    folders = {video.name.partition("/")[0] for video in listed if "/" in video.name}
+    remedy = f"give other commands --labels folders, the first folders as classes ({len(folders)}), or --labels FILE"
+    notes = [f"no row has a label: {remedy}"] * all(video.label < 0 for video in listed)
     inputs = [videos] if classes is None else [videos, classes]
-    return write_matched_lists(root, out, {name: listed}, names, inputs, index=index, **options)
+    return write_matched_lists(root, out, {name: listed}, names, inputs, index=index, notes=notes, **options)
 
 
 class _Reading(NamedTuple):
@@ -186,9 +189,7 @@ def prepare_chunks(
         raise ConfigError(f"{chunks} chunks of {frames} frames: both must be at least 1")
     listed = read_list(videos, root, allow_external)
     place_of_copy(listed, out, listed.root)
-    rows: list[VideoRecord] = []
-    too_short: list[str] = []
-    fewer = 0
+    rows, too_short, fewer = list[VideoRecord](), list[str](), 0
     for number, record in enumerate(progress(listed.records, title="chunks", unit="video", leave=False)):
         with open_video(record.path, fps=record.fps or fps) as video:
             whole, (first, part) = video.meta, resolve_span(video.meta, record)

@@ -136,7 +136,7 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
         except ValueError:
             raise ConfigError(f"{setting}={text} of {name}: {setting} is {limits}") from None
         plain = plain[: match.start()]
-    encoder = load_encoder(plain, trust)
+    encoder = load_library_encoder(plain, trust)
     frames, seconds = settings.get("count", encoder.frames), settings.get("seconds", encoder.seconds)
     joined, network = settings.get("frames"), encoder.network.eval()
     if joined is not None and not encoder.images:
@@ -155,7 +155,7 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
     return replace(encoder, features=features), backbone
 
 
-def load_encoder(name: str, trust: bool = False) -> Encoder:
+def load_library_encoder(name: str, trust: bool = False) -> Encoder:
     """Load an encoder by its name without settings; errors are those of `load_external`."""
     library, _, inner = name.partition(":")
     if name not in OWN and not inner:

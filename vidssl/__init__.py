@@ -26,8 +26,7 @@ try:
     importlib.import_module("fcntl")  # locks folders; where it is missing, processes cannot be forked either
 except ImportError:
     raise ImportError(
-        "vidssl runs on Linux, not on Windows or another system without fcntl: use WSL 2, a Linux container or another "
-        "machine"
+        "vidssl runs on Linux, not on Windows or another system: use WSL 2 or a Linux container"
     ) from None
 
 if TYPE_CHECKING:

@@ -54,9 +54,8 @@ def _check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
         n, row = pairs[0].tolist()
         shared = f"{len(torch.unique(pairs[:, 0]))} videos of {query.path} are in {train.path} too"
         first = repr(query.names[n]) + ("" if len(overlap.same) else f" (there {train.names[row]!r}, a copy)")
-        raise DataError(
-            f"{shared}, the first {first}: {learner} would be tested on training videos; use disjoint lists"
-        )
+        remedy = f"{learner} would be tested on training videos; use disjoint lists"
+        raise DataError(f"{shared}, the first {first}: {remedy}")
 
 
 def measure_overlap(query: VideoList, gallery: VideoList | None, training: Callable[[], TrainingVideos] | None) -> Tree:

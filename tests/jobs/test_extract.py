@@ -436,3 +436,25 @@ def test_only_the_files_of_a_folder_are_read_whatever_it_names(options, digits, 
         (tmp_path / "x/meta.json").write_text(json.dumps({**meta, "sha256": digests}))
         with pytest.raises(DataError, match=r"is (damaged|not a folder of features)"):
             vidssl.load_features(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["vidssl-small", "floor:thumbnails", "floor:thumbnails+floor:untrained"])
+def test_an_encoder_that_is_loaded_once(digits, tmp_path, existed, never, name):
+    """A job that takes it computes what it computes by the name, and finds the folder of the other."""
+    videos = write_list(tmp_path / "videos", digits, 2)
+    clips = {"device": "cpu"} | ({} if "+" in name else {"clips": 1})
+    loaded = vidssl.load_encoder(name, **clips)
+    assert repr(loaded) == str(loaded) == name
+    by_name = extract(name, videos, workers=0, **clips)
+    for batch_size in (1, 2):
+        again = extract(loaded, videos, workers=0, batch_size=batch_size)
+        torch.testing.assert_close(again.x, by_name.x, rtol=0, atol=1e-6)
+        assert again.made_by == by_name.made_by
+    for option in ({"clips": 1}, {"device": "cpu"}, {"cfg": TOY}):
+        with pytest.raises(ConfigError, match=f"is loaded already: give {next(iter(option))} to vidssl.load_encoder$"):
+            extract(loaded, videos, **option)
+    first = extract(loaded, videos, out=tmp_path / "x", workers=0)
+    before = files(first.path)
+    never()
+    assert not existed() and torch.equal(extract(name, videos, out=tmp_path / "x", **clips).x, first.x)
+    assert existed() and files(first.path) == before

@@ -71,7 +71,10 @@ def test_the_rest_is_predicted(predicted):
     assert len(rows) == 12 and all(row["path"][1:3] in ("06", "07", "16", "17", "26", "27") for row in rows)
     known = [row for row in rows if row["class"] != NONE]
     assert len(known) >= 9 and all(row["class"] in row["path"] for row in known)
-    assert all(row["second_class"] != row["class"] and 0 < float(row["confidence"]) <= 1 for row in rows)
+    assert all(row["second_class"] != row["class"] and 0 < float(row["confidence"]) <= 1 for row in known)
+    unlike = [row for row in rows if row["class"] == NONE]
+    assert {(row["confidence"], row["measured"]) for row in unlike} == {("", "")}
+    assert all(row["second_class"] in row["path"] for row in unlike)  # here the nearest class is the true one
     assert results["num_examples"] == 36 and results["num_predicted"] == 12
     assert results["trust"]["recall"]["value"] > 0.9 and results["trust"]["recordings"] == 18
     assert str(results).startswith(results["trust"]["line"])

@@ -293,11 +293,9 @@ def _check_same_run(content: Tree, run: RunSettings, videos: VideoList, bind: Bi
     if content["fingerprint"] != videos.fingerprint:
         changes.append(f"other videos than {videos.path} lists, or other weights of lists")
     if changes:
-        raise CheckpointError(
-            f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, with "
-            f"init={run.output} to train its network further, or continue that run with its own config, "
-            f"{Path(run.output) / 'config.yaml'}"
-        )
+        remedy = f"choose another output, with init={run.output} to train its network further"
+        remedy += f", or continue that run with its own config, {Path(run.output) / 'config.yaml'}"
+        raise CheckpointError(f"{run.output} holds a run with other settings: {'; '.join(changes)}; {remedy}")
     return content
 
 

@@ -93,10 +93,9 @@ def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) 
     if different:
         first = different[0]
         ranks = [rank for rank, digests in enumerate(every) if digests.get(first) != every[0].get(first)]
-        raise TrainingError(
-            f"after step {step}, {len(different)} of {len(every[0])} tensors differ between processes; the first is "
-            f"{first}: process {', '.join(map(str, ranks))} differs from 0; the last checkpoint is untouched"
-        )
+        counts = f"{len(different)} of {len(every[0])} tensors differ between processes"
+        which = f"the first is {first}: process {', '.join(map(str, ranks))} differs from 0"
+        raise TrainingError(f"after step {step}, {counts}; {which}; the last checkpoint is untouched")
 
 
 def _digest(x: Tensor) -> bytes:

@@ -99,8 +99,8 @@ def test_fault_17_with_none_that_is_sound_nothing_starts_again(folder):
         DAMAGES["truncated"](path)
     with pytest.raises(
         CheckpointError,
-        match=r"no checkpoint in \S+ can be used: checkpoint \S+step-00000008.pt is damaged: "
-        r"[^\n]+; fix this, or delete all to start over",
+        match=r"no checkpoint of \S+ is usable: checkpoint \S+step-00000008.pt is damaged: "
+        r"[^\n]+; fix it, or delete all to start over",
     ):
         checkpoint.newest_valid(folder)
 
@@ -374,7 +374,7 @@ def test_fault_17_checkpoints_that_may_not_be_read(folder, monkeypatch, permissi
     monkeypatch.chdir(folder)
     for path in folder.glob("*.pt"):
         path.chmod(0)
-    with permissions(), pytest.raises(CheckpointError, match=r"none of the 2 .*step-00000008.pt: Permission denied"):
+    with permissions(), pytest.raises(CheckpointError, match=r"no checkpoint of .*step-00000008.pt: Permission denied"):
         checkpoint.newest_valid(Path())
 
 

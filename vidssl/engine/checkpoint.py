@@ -142,7 +142,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
             _log.warning("%s; falling back to the checkpoint before it", error)
             errors.append(error)
     if errors:
-        raise CheckpointError(f"no checkpoint in {folder} can be used: {errors[0]}; fix this, or delete all")
+        raise CheckpointError(f"no checkpoint of {folder} is usable: {errors[0]}; fix it, or delete all to start over")
     return None
 
 

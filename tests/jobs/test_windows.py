@@ -143,7 +143,7 @@ def test_a_moment_is_found_and_played(run, folder, query, tmp_path, search_page)
         again = json.loads((tmp_path / name / "results.json").read_text())
         assert again["neighbours"] == results["neighbours"] and again["windows"] == results["windows"]
     line = run("retrieval", "--index", tmp_path / "i", "--query", query, *windows, "--out", tmp_path / "e")
-    assert "leave --window out, or give --gallery LIST" in line
+    assert "leave window out, or give --gallery LIST" in line
 
 
 def test_one_hit_for_each_video(run, folder, query, tmp_path):

@@ -65,7 +65,11 @@ ONE = Features(torch.ones(1, 4), torch.tensor([-1]), torch.tensor([0]))
             ConfigError,
             "this Linear does not state its clips: give cfg",
         ),
-        (lambda: vidssl.train("toy/sce", ["steps=1"]), ConfigError, r"'KEY=VALUE' .*got \['steps=1'\]: pass each as"),
+        (
+            lambda: vidssl.train("toy/sce", ["steps=1"]),
+            ConfigError,
+            r"'KEY=VALUE' .*each an argument; got \['steps=1'\]",
+        ),
         (lambda: vidssl.build_backbone("resnet3d18", widht=8), ConfigError, "did you mean 'width'"),
         (lambda: vidssl.TestClips(clips=1), ConfigError, "TestClips: .*clip: is required"),
         (lambda: vidssl.TestClips(clip=2, clips=1), ConfigError, "TestClips: .*clip: Input should be"),

@@ -71,7 +71,7 @@ def prepare_list(
             raise DataError(f"{place}: label {video.label} is out of range; {classes} has {len(names)} classes, from 0")
         listed.append(video)
     folders = {video.name.partition("/")[0] for video in listed if "/" in video.name}
-    remedy = f"give other commands --labels folders, the first folders as classes ({len(folders)}), or --labels FILE"
+    remedy = f'give other commands labels="folders", the first folders as classes ({len(folders)}), or labels=FILE'
     notes = [f"no row has a label: {remedy}"] * all(video.label < 0 for video in listed)
     inputs = [videos] if classes is None else [videos, classes]
     return write_matched_lists(root, out, {name: listed}, names, inputs, index=index, notes=notes, **options)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from typing_extensions import Unpack
 
 from vidssl.apps.prepare.match import ListedVideo, MatchOptions, read_classes, write_matched_lists
+from vidssl.base.command_line_and_notices import worded
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress
 from vidssl.base.types import Count, Positive, VideoRecord
@@ -72,7 +73,7 @@ def prepare_list(
         listed.append(video)
     folders = {video.name.partition("/")[0] for video in listed if "/" in video.name}
     remedy = f'give other commands labels="folders", the first folders as classes ({len(folders)}), or labels=FILE'
-    notes = [f"no row has a label: {remedy}"] * all(video.label < 0 for video in listed)
+    notes = [worded(f"no row has a label: {remedy}")] * all(video.label < 0 for video in listed)
     inputs = [videos] if classes is None else [videos, classes]
     return write_matched_lists(root, out, {name: listed}, names, inputs, index=index, notes=notes, **options)
 

@@ -475,7 +475,7 @@ LINES = [
 def test_lists_of_other_projects(root, tmp_path, form, text, separator, expected):
     videos = write(tmp_path / "list.txt", text.replace("ROOT", str(root)))
     report = prepare_list(videos, form, root, tmp_path / "lists", separator=separator, fps=25)
-    assert ("no row has a label: give" in report and "as classes (1), or" in report) == (expected[0][1] < 0)
+    assert ("no row has a label: write" in report and "(labels: folders, 1)" in report) == (expected[0][1] < 0)
     listed = read_list(tmp_path / "lists/train.csv")
     assert [*zip(listed.names, listed.labels, strict=True)] == expected
     assert not (tmp_path / "lists/classes.txt").exists()

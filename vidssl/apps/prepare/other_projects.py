@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 from typing_extensions import Unpack
 
 from vidssl.apps.prepare.match import ListedVideo, MatchOptions, read_classes, write_matched_lists
-from vidssl.base.command_line_and_notices import worded
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress
 from vidssl.base.types import Count, Positive, VideoRecord
@@ -72,8 +71,9 @@ def prepare_list(
             raise DataError(f"{place}: label {video.label} is out of range; {classes} has {len(names)} classes, from 0")
         listed.append(video)
     folders = {video.name.partition("/")[0] for video in listed if "/" in video.name}
-    remedy = f'give other commands labels="folders", the first folders as classes ({len(folders)}), or labels=FILE'
-    notes = [worded(f"no row has a label: {remedy}")] * all(video.label < 0 for video in listed)
+    remedy = "write the number of its class behind each path, or take the first folders as classes where it is read"
+    notes = [f"no row has a label: {remedy} (labels: folders, {len(folders)})"]
+    notes *= all(video.label < 0 for video in listed)
     inputs = [videos] if classes is None else [videos, classes]
     return write_matched_lists(root, out, {name: listed}, names, inputs, index=index, notes=notes, **options)
 

@@ -95,11 +95,11 @@ def main() -> None:
         commands, before = {}, untrained_runs(runs, parsed.overrides)
     except VidsslError as error:
         sys.exit(f"error: {error}")
-    for name, given in {**before, **runs}.items():
+    for name, run in {**before, **runs}.items():
         for seed in seeds or ("{split}",):
             run_name = f"{name}/seed{seed}" if seeds else name
             command = untrained if name in before else trained
-            commands[run_name] = command(given, parsed.lists, parsed.out / run_name, splits, seed, parsed.overrides)
+            commands[run_name] = command(run, parsed.lists, parsed.out / run_name, splits, seed, parsed.overrides)
     failed = run_all(parsed.out, commands, parsed.jobs)
     names = [name for name in (*before, *runs) if not any(key.split("/seed")[0] == name for key in failed)]
     if seeds:

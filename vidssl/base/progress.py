@@ -58,7 +58,7 @@ class _Lines:
     def write(self, text: str) -> None:
         """Write a state; a blank one, and a move up from an inner bar, are of terminals, and nothing here."""
         if text := text.replace("\x1b[A", "").strip():
-            with suppress(OSError):  # nobody reads stderr: the work goes on, as it does without its log
+            with suppress(OSError):  # stderr is closed: the work goes on without its log
                 print(text, file=sys.stderr, flush=True)
 
     def flush(self) -> None:

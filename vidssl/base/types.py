@@ -34,7 +34,7 @@ class VideoRecord:
     mask: str | None = None  # path of a PNG with the part number of each pixel; 255: ignored
     label_set: str | None = None  # several labels, as in the column `labels`; None: the list has `label`, or none
     columns: Mapping[str, float] = field(default_factory=dict, hash=False)  # numbers that an app reads, by column
-    group: str | None = None  # recording or person, whose videos are never compared with each other
+    group: str | None = None  # recording or person: its videos are not split, and do not predict each other
 
     def __post_init__(self) -> None:
         if self.label < -1:

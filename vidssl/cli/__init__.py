@@ -245,7 +245,7 @@ def print_result(result: Any, as_json: bool, worded: Callable[[str], str] = str)
         lines = [str(line) for line in (worded(str(result)), getattr(result, "file", None)) if line]
     try:
         print(*lines, sep="\n", flush=True)
-    except BrokenPipeError:  # nobody reads on, as after `head`: end as other programs do, without a word
+    except BrokenPipeError:  # the reader has closed it, as `head` does: end silently, as other programs do
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         reason = f"cannot print the result to stdout: {error.strerror}"
@@ -283,7 +283,7 @@ def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> N
 
 
 def _print_error(line: str, message: str, status: int, arguments: Collection[str]) -> None:
-    with suppress(OSError):  # nobody reads it: Ctrl-C also ends the `tee` of a pipe
+    with suppress(OSError):  # it is closed: Ctrl-C also ends the `tee` of a pipe
         print(line, end="\n" if line else "", file=sys.stderr)
     if "--json" in arguments and os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
@@ -291,7 +291,7 @@ def _print_error(line: str, message: str, status: int, arguments: Collection[str
 
 
 def _flush() -> None:
-    """Write what is still to be written, or drop it if nobody reads it: Python would report that as it ends."""
+    """Write what is still to be written, or drop it if the reader has closed it: Python would report that at exit."""
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         try:
             print(end="", file=stream, flush=True)

@@ -52,7 +52,7 @@ class ComparedEncoder:
     floor: bool  # thumbnails, differences of frames, motion, an untrained network
     facts: Tree
     features: Features
-    part: bool = False  # of a sum; nobody asked for it alone
+    part: bool = False  # of a sum that is compared, not an encoder that was asked for
 
 
 @dataclass(frozen=True)

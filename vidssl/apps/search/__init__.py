@@ -104,8 +104,8 @@ def retrieval(
         query: Videos to search for, each by itself: a list, folder or pattern; or one file, or a span of one,
             FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
             their features, of length 1 each.
-        out: Folder for index.html and results.json of this query; those of each query in the
-            same gallery are beside them under its name, and index.html lists them. Without it only an index is written.
+        out: Folder for index.html and results.json of this query; those of each query in the same gallery are beside
+            them under its name, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist. By
             default OUT/features.

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import vidssl
 from vidssl.base.errors import ConfigError
 from vidssl.data.label_videos import label_videos
 from vidssl.data.read_input import read_input
@@ -62,6 +63,9 @@ def test_groups_of_a_list(folder):
     assert {Path(record.path).name: record.group for record in named.records} == {
         "p1_x.mp4": "ann", "p2_x.mp4": "ann", "p1_y.mp4": None
     }  # fmt: skip
+    vidssl.extract("floor:thumbnails", videos, out=folder / "f", workers=0, device="cpu")  # what map and predict read
+    stored = vidssl.load_features(folder / "f").records
+    assert [record.group for record in stored] == [record.group for record in videos.records]
     assert len(parts(recording_groups(videos, "p[13]"), videos)) == 3
     rows = [replace(videos.records.row(n), group="ben") for n in range(5)]
     assert replace(videos, records=Records(videos.root, rows)).fingerprint != videos.fingerprint

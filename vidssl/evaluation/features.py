@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from vidssl.base import distributed
-from vidssl.base.atomic import file_hash, replacing, write_json, write_whole
+from vidssl.base.atomic import file_hash, replacing, write_json, write_whole, writing
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Settings, Tree
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, in_one_line
@@ -607,12 +607,13 @@ def write_folder(
     videos = listed(index.tolist())
     spans = [*map(_span, videos.records)]
     used = 3 if any(span[2] for span in spans) else 2 if any(span[:2] != (None, None) for span in spans) else 0
-    rows = zip(index.tolist(), videos.names, videos.records, spans, strict=True)
-    lines = ((name, row.label, n, *span[:used], *state_of(row.path)) for n, name, row, span in rows)
-    header = ("path", "label", "index", *_SPAN[:used], *FileState._fields)
+    groups = [[record.group] for record in videos.records] if any(r.group for r in videos.records) else repeat([])
+    rows = zip(index.tolist(), videos.names, videos.records, spans, groups)  # noqa: B905 - of any length
+    lines = ((name, row.label, n, *span[:used], *group, *state_of(row.path)) for n, name, row, span, group in rows)
+    header = ("path", "label", "index", *_SPAN[:used], *["group"] * isinstance(groups, list), *FileState._fields)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *lines])
-    try:
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         for name in (_ARRAY, _ROWS, _META):  # of writers that were killed: the lock excludes others
             for left_over in path.glob(f".{name}.*.tmp"):
@@ -631,8 +632,6 @@ def write_folder(
             os.fsync(file.fileno())
             _remove_tables(path)  # last: an error leaves what was there
             (path / _META).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     write_whole(path / _ROWS, text.getvalue().encode())
     gaps = [(name, reason, state_of(name)) for name, reason in sorted(missing)]
     content = {
@@ -693,7 +692,9 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         missing = tuple((gap["path"], gap["reason"]) for gap in meta["missing"])
         feature_difference(meta["made_by"], meta["made_by"])  # is complete
         spans = (map(_number, columns[key]) if key in columns else repeat(None) for key in _SPAN)
-        root, rows = Path(meta["root"]), zip(columns["path"], label.tolist(), *spans)  # noqa: B905 - of any length
+        groups = (text or None for text in columns.get("group", [""] * len(label)))
+        unused = repeat(None), repeat(None), repeat(dict[str, float]())
+        root, rows = Path(meta["root"]), zip(columns["path"], label.tolist(), *spans, *unused, groups)  # noqa: B905
         files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
         for name, size, changed, content in zip(*(columns[key] for key in ("path", *FileState._fields)), strict=True):
             files[existing_path(root, name)] = FileState(int(size), int(changed), content)

@@ -73,14 +73,10 @@ def without_averaging(parallel: nn.Module) -> AbstractContextManager[None]:
     return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) else nullcontext()
 
 
-@torch.no_grad()
 def average_gradients(parallel: nn.Module) -> None:
     """Average the gradients over all processes, unless DDP has done so."""
-    if distributed.world() > 1 and not isinstance(parallel, DistributedDataParallel):
-        gradients = [p.grad for p in parallel.parameters() if p.grad is not None]
-        mean = distributed.mean(torch.cat([gradient.flatten() for gradient in gradients]))
-        parts = torch.split(mean, [gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)])
+    if not isinstance(parallel, DistributedDataParallel):
+        distributed.average([p.grad for p in parallel.parameters() if p.grad is not None])
 
 
 def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:

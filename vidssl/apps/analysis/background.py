@@ -45,7 +45,7 @@ from vidssl.jobs.grad_cam import UniformVersions, VersionRequest, with_versions
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
-from vidssl.page.charts import Shot, retrieval_sheet
+from vidssl.page.charts import Shot, example_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.section import Section
 from vidssl.transforms.crops import Box, crop_resize
@@ -230,8 +230,8 @@ def examples(
         for version, caption in enumerate(captions):
             view = views[middle + version * crops + crops // 2]
             shots.append(Shot(view, caption, bool(predicted[n, version] == label)))
-        rows.append(shots)
-    return png(retrieval_sheet(rows, ("original", "same class", "another class")))
+        rows.append(("", shots))
+    return png(example_sheet(rows, ("original", "same class", "another class"), (1.45, 1.6)))
 
 
 def background_section(evidence: Evidence) -> Section:

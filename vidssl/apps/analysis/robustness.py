@@ -20,7 +20,7 @@ from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
-from vidssl.base.types import Features, Frames
+from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
@@ -29,7 +29,7 @@ from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
-from vidssl.page.charts import example_sheet
+from vidssl.page.charts import Shot, example_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.section import Point, Quantity, Section
 
@@ -163,17 +163,18 @@ class Robustness(Measurement):
     def write(self, out: Path) -> None:
         """Draw a frame of the first video with each corruption that changes single frames."""
         (out / "examples.png").unlink(missing_ok=True)
-        clips, rows = self.clips, dict[str, list[Frames]]()
+        clips, rows = self.clips, dict[str, list[Shot]]()
         still = replace(clips, changed=clips.of("square", "frames"))
         dataset = still.dataset(self.query, self.subject.test, self.seed, skip=True)
         squares = 1 + len(still.of("square"))
         views = next(views for row in range(len(dataset)) if (views := dataset[0, row].views))
         clean, *changed = [*views[:squares], *views[squares * clips.clips :]]  # of the first clip, then of others
         for (name, _), frames in zip(still.changed, changed, strict=False):
-            rows.setdefault(name, []).append(frames)
+            rows.setdefault(name.replace("_", " "), [Shot(clean)]).append(Shot(frames))
         if rows:
-            severities = dict.fromkeys(str(place + 1) for _, place in still.changed)
-            write_whole(out / "examples.png", png(example_sheet(clean, rows, [*severities]), dpi=110))
+            columns = dict.fromkeys(["clean", *(str(place + 1) for _, place in still.changed)])
+            sheet = example_sheet([*rows.items()], [*columns], (0.62, 0.62))
+            write_whole(out / "examples.png", png(sheet, dpi=110))
 
 
 def _measurable(protocols: NamedProtocols, explicit: bool) -> dict[str, EvaluationProtocol]:

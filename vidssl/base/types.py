@@ -123,8 +123,6 @@ class VideoMeta:
         Half a frame is half of the duration of the frame that is shown, or of the average one if that is shorter: a
         frame that stands for seconds begins where it begins. Times outside of the video are those of its ends.
         """
-        if self.times is None:
-            return min(max(round(seconds * self.fps), 0), self.num_frames - 1)
         return int(self.frames_at(np.array([seconds]))[0])
 
     def frames_at(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -101,6 +101,4 @@ def _digest(x: Tensor) -> bytes:
 
 def gradient_norm(method: nn.Module) -> Tensor:
     """Return the L2 norm of all gradients; not finite if one of them is not."""
-    gradients = [p.grad for p in method.parameters() if p.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    return norm
+    return torch.nn.utils.get_total_norm([p.grad for p in method.parameters() if p.grad is not None])

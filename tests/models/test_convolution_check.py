@@ -122,10 +122,8 @@ def test_releases(half, torch_version, cudnn, tf32, expected, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
     found = conv3d_fault(half)
-    if expected is None:
-        assert found is None
-    else:
-        assert expected in found and torch_version in found and "install torch 2.10" in found
+    assert (found is None) == (expected is None)
+    assert found is None or (expected in found and torch_version in found and "install torch 2.10" in found)
 
 
 def test_doctor_names_a_fault_of_a_gpu(monkeypatch):

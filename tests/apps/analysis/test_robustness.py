@@ -7,8 +7,7 @@ import pytest
 
 from vidssl import cli
 from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.apps.analysis.robustness import analyze_robustness, summarise
-from vidssl.apps.analysis.versions import ORIGINAL
+from vidssl.apps.analysis.robustness import ORIGINAL, analyze_robustness, summarise
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.jobs.test import test as measure
@@ -142,5 +141,6 @@ def test_published_rows_follow_the_definition(clean, mpc, rpc):
 def test_a_group_is_the_mean_of_its_corruptions():
     scores = {("jpeg", 0): 0.8, ("jpeg", 2): 0.6, ("fog", 0): 0.5, ("fog", 2): 0.1, ("rain", 0): 0.4, ("rain", 2): 0.0}
     found = summarise({version: {"knn": score} for version, score in {ORIGINAL: 1.0, **scores}.items()})
-    groups = {name: of["knn"] for name, of in found["groups"].items()}
-    assert groups == pytest.approx({"compression": 0.7, "weather": 0.25})
+    assert {name: of["knn"] for name, of in found["groups"].items()} == pytest.approx(
+        {"compression": 0.7, "weather": 0.25}
+    )

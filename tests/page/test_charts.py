@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from vidssl.base.errors import DataError
-from vidssl.page.charts import Shot, class_curves, confusion_matrix, retrieval_sheet, training_curves
+from vidssl.page.charts import Shot, class_curves, confusion_matrix, example_sheet, training_curves
 from vidssl.page.figure_style import png
 
 
@@ -187,7 +187,7 @@ def test_many_classes_have_one_legend_entry():
         class_curves({"moco": []})
 
 
-# Retrieved videos -------------------------------------------------------------------------------------------
+# Examples -------------------------------------------------------------------------------------------
 
 
 def clip(color, t=3, h=48, w=64):
@@ -195,7 +195,7 @@ def clip(color, t=3, h=48, w=64):
 
 
 def sheet(rows):
-    content = np.frombuffer(png(retrieval_sheet(rows)), np.uint8)
+    content = np.frombuffer(png(example_sheet([("", row) for row in rows], [""] * len(rows[0]), (1.3, 1.6))), np.uint8)
     return cv2.imdecode(content, cv2.IMREAD_COLOR)[..., ::-1]
 
 
@@ -206,7 +206,7 @@ def near(image, color):
 def test_hits_are_framed_green_and_misses_red():
     def framed(*verdicts):
         shots = [Shot(clip((128, 128, 128)), "query $x^"), *(Shot(clip((128, 128, 128)), "hit", v) for v in verdicts)]
-        return sheet([shots, shots[:1]])
+        return sheet([shots, shots])
 
     green, red = (20, 133, 74), (201, 42, 30)
     both, none = framed(True, False), framed(None, None)
@@ -218,4 +218,4 @@ def test_hits_are_framed_green_and_misses_red():
 def test_the_middle_frame_is_shown():
     frames = clip((0, 0, 0), t=5)
     frames[2, 2] = 255
-    assert near(sheet([[Shot(frames, "")]]), (0, 0, 255)) > 5000
+    assert near(sheet([[Shot(frames)]]), (0, 0, 255)) > 5000

@@ -10,7 +10,7 @@ from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
 from vidssl.page import figure_style as glyphs
-from vidssl.page.charts import Shot, class_curves, confusion_matrix, retrieval_sheet
+from vidssl.page.charts import Shot, class_curves, confusion_matrix, example_sheet
 from vidssl.page.figure_style import png
 
 NAMES = ["ピアノ", "größe", "漢字 3", "Pferde–Rennen", "字鍵"]
@@ -25,7 +25,7 @@ def figures(names):
     return {
         "confusion": confusion_matrix(counts, names),
         "curves": class_curves({names[0]: [point]}),
-        "sheet": retrieval_sheet([[Shot(shot, name) for name in names]]),
+        "sheet": example_sheet([("", [Shot(shot, name) for name in names])], names, (1.3, 1.6)),
     }
 
 

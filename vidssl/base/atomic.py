@@ -1,14 +1,16 @@
 """Atomic writes: a file is complete under its name, or what was there before is untouched."""
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import logging
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,6 +80,13 @@ def write_whole(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content)
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Write rows, the first of them the header, as CSV with lines that end in a newline alone."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -4,7 +4,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -156,6 +156,14 @@ def mean(x: Tensor) -> Tensor:
     x = x.clone()
     dist.all_reduce(x)
     return x / world()
+
+
+@torch.no_grad()
+def average(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by their means over all processes, which are sent together."""
+    if tensors and world() > 1:
+        parts = torch.split(mean(torch.cat([x.flatten() for x in tensors])), [x.numel() for x in tensors])
+        torch._foreach_copy_([*tensors], [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)])
 
 
 def broadcast(x: Tensor) -> Tensor:

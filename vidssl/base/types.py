@@ -12,6 +12,7 @@ import torch
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import Self
 
 from vidssl.base.errors import ConfigError, how_many
 
@@ -122,8 +123,6 @@ class VideoMeta:
         Half a frame is half of the duration of the frame that is shown, or of the average one if that is shorter: a
         frame that stands for seconds begins where it begins. Times outside of the video are those of its ends.
         """
-        if self.times is None:
-            return min(max(round(seconds * self.fps), 0), self.num_frames - 1)
         return int(self.frames_at(np.array([seconds]))[0])
 
     def frames_at(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -184,8 +183,45 @@ class Operation(NamedTuple):
 OperationGroups = tuple[tuple[str, int, int], ...]  # name, kernel and number of clips
 
 
+class TensorFields:
+    """The base of dataclasses of tensors, tuples of them and other values.
+
+    They are pickled with arrays: workers send arrays without a copy, and tensors with one.
+    """
+
+    @classmethod
+    def of_arrays(cls, *fields: Any) -> Self:
+        """Make it of its fields, with arrays in place of tensors; the views of a batch are (B, T, S, S, C)."""
+        return cls(*_replaced(fields, np.ndarray, _tensor_of))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.of_arrays, _replaced(tuple(vars(self).values()), Tensor, _array_of)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function to all tensors."""
+        return type(self)(*_replaced(tuple(vars(self).values()), Tensor, function))
+
+
+def _replaced(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to each part of a value that is of a kind."""
+    if isinstance(value, tuple):
+        return tuple(_replaced(part, kind, function) for part in value)
+    if isinstance(value, TensorFields):
+        return type(value)(*_replaced(tuple(vars(value).values()), kind, function))
+    return function(value) if isinstance(value, kind) else value
+
+
+def _tensor_of(array: NDArray[Any]) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.permute(0, 1, 4, 2, 3) if tensor.ndim == 5 else tensor
+
+
+def _array_of(tensor: Tensor) -> NDArray[Any]:
+    return (tensor.permute(0, 1, 3, 4, 2) if tensor.ndim == 5 else tensor).numpy()
+
+
 @dataclass(frozen=True)
-class DrawnOperations:
+class DrawnOperations(TensorFields):
     """The operations that are still to be applied to a view of a batch, as `transforms.batched.grouped` orders them."""
 
     groups: OperationGroups  # each is one call, in this order
@@ -196,18 +232,6 @@ class DrawnOperations:
         count = sum(clips for _, _, clips in self.groups)
         if not len(self.clips) == len(self.amounts) == count:
             raise ValueError(f"{len(self.clips)} clips and {len(self.amounts)} amounts for groups of {count}")
-
-    @classmethod
-    def of_arrays(cls, groups: OperationGroups, clips: NDArray[Any], amounts: NDArray[Any]) -> "DrawnOperations":
-        """Make them of arrays."""
-        return cls(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DrawnOperations.of_arrays, (self.groups, self.clips.numpy(), self.amounts.numpy())
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "DrawnOperations":
-        """Apply a function to all tensors."""
-        return DrawnOperations(self.groups, function(self.clips), function(self.amounts))
 
 
 @dataclass(frozen=True)
@@ -236,7 +260,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorFields):
     """B samples: uint8 views (B, T, C, S, S) from the loader, normalised float (B, C, T, S, S) on the device."""
 
     views: tuple[Tensor, ...]  # none if all videos of the batch were skipped
@@ -258,37 +282,6 @@ class Batch:
             raise ValueError(f"masks {self.mask.shape} do not fit the first view {self.views[0].shape}")
         if len(self.operations) not in (0, len(self.views)):
             raise ValueError(f"operations of {len(self.operations)} views for {len(self.views)}")
-
-    @classmethod
-    def of_arrays(
-        cls,
-        views: Sequence[NDArray[np.uint8]],
-        label: NDArray[np.int64],
-        index: NDArray[np.int64],
-        replaced: tuple[tuple[str, str], ...],
-        boxes: NDArray[np.float32] | None,
-        mask: NDArray[np.uint8] | None,
-        operations: Sequence[DrawnOperations],
-    ) -> "Batch":
-        """Make a batch of arrays, whose views are (B, T, S, S, C)."""
-        tensors = tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views)
-        boxes_, mask_ = (None if array is None else torch.from_numpy(array) for array in (boxes, mask))
-        numbers = torch.from_numpy(label), torch.from_numpy(index)
-        return cls(tensors, *numbers, replaced, boxes_, mask_, tuple(operations))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Workers send arrays without a copy, and tensors with one.
-        views = [view.permute(0, 1, 3, 4, 2).numpy() for view in self.views]
-        boxes, mask = (None if tensor is None else tensor.numpy() for tensor in (self.boxes, self.mask))
-        numbers = self.label.numpy(), self.index.numpy()
-        return Batch.of_arrays, (views, *numbers, self.replaced, boxes, mask, self.operations)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """Apply a function to all tensors."""
-        boxes, mask = (None if tensor is None else function(tensor) for tensor in (self.boxes, self.mask))
-        views = tuple(map(function, self.views))
-        operations = tuple(of_view.map(function) for of_view in self.operations)
-        return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 
 def unread_files(missing: Iterable[tuple[str, str]]) -> str:

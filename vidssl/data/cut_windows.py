@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.progress import progress
-from vidssl.base.types import VideoMeta
-from vidssl.base.worker_pool import ItemGuard, Pool, ordered
-from vidssl.data.dataset import resolve_span
+from vidssl.base.types import VideoMeta, VideoRecord
+from vidssl.base.worker_pool import Pool, ordered
+from vidssl.data.dataset import of_records, resolve_span
 from vidssl.data.video_list import Records, VideoList
 from vidssl.video.reader import DecodeSettings
 
@@ -99,19 +97,22 @@ def cut_into_windows(
         DataError: A file cannot be opened, or a span lies outside of it: with `keep_missing` its row is kept as it is,
             for the command that decodes it to report. Or the stride is shorter than a frame.
     """
+
+    def read(record: VideoRecord) -> VideoMeta:
+        with reading.open(record) as video:
+            return video.meta
+
     keys = [(record.path, record.fps) for record in videos.records]
     first_rows = {key: n for n, key in reversed([*enumerate(keys)])}
-    read = partial(_read_meta, videos.records, reading)
-    results = pool(read, [*first_rows.values()], workers, timeout=timeout, on_failure=lambda row, reason: None)
-    bar = progress(results, title="windows", unit="file", total=len(first_rows), leave=False)
-    metas = dict(zip(first_rows, bar, strict=True))
+    files = videos.rows(first_rows.values()).records
+    metas = dict(zip(first_rows, of_records(files, read, "windows", workers, timeout, "file", pool), strict=True))
     records = Records(videos.root)
     for n, key in enumerate(keys):
         row, root = videos.records.row(n), videos.records.root_of(n)
         record, meta = videos.records[n], metas[key]
         try:
-            if isinstance(meta, DataError):
-                raise meta
+            if isinstance(meta, str):
+                raise DataError(meta)
             offset, part = resolve_span(meta, record)
         except DataError:
             if not keep_missing:
@@ -125,18 +126,6 @@ def cut_into_windows(
         for start, end in spans:
             records.append(replace(row, start=start, end=end), root)
     return replace(videos, records=records, joined=(), unit="window")
-
-
-def _read_meta(records: Records, reading: DecodeSettings, row: int, guard: ItemGuard) -> VideoMeta | DataError:
-    record = records[row]
-    if row in guard.failed:
-        return DataError(f"{record.path}: {guard.failed[row]}")
-    guard.at(row)
-    try:
-        with reading.open(record) as video:
-            return video.meta
-    except DataError as error:
-        return error
 
 
 def _spans(meta: VideoMeta, offset: int, part: VideoMeta, windows: TimeWindows) -> list[tuple[float, float]]:

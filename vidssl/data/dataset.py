@@ -1,10 +1,11 @@
 """The dataset: (epoch, index) to a sample. Ask the sampler for frames, decode them once, apply the recipes."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 
 from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.keyed_generators import generator
+from vidssl.base.progress import progress
 from vidssl.base.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
-from vidssl.base.worker_pool import ItemGuard
+from vidssl.base.worker_pool import ItemGuard, Pool, ordered
 from vidssl.data.clip_samplers import COPY, Clip, Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
@@ -23,6 +25,7 @@ from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe
 from vidssl.video.reader import DecodeSettings
 
+_Made = TypeVar("_Made")
 _MAX_REPLACED = 1000  # consecutive broken videos
 
 
@@ -292,3 +295,30 @@ def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
         raise DataError(f"{record.path}: most of the row's span, {outside}: {remedy}")
     first, stop = meta.frames_between(start, end)
     return first, meta.part(first, stop)
+
+
+def of_records(
+    records: Sequence[VideoRecord],
+    decode: Callable[[VideoRecord], _Made],
+    title: str,
+    workers: int = 0,
+    timeout: float | None = None,
+    unit: str = "video",
+    pool: Pool = ordered,
+) -> Iterator[_Made | str]:
+    """Read something of each video, with a bar of this title; a text is why it cannot be read. `pool` runs workers."""
+    work = partial(_of_record, records, decode)
+    results = pool(work, range(len(records)), workers, timeout=timeout, on_failure=lambda n, reason: None)
+    yield from progress(results, title=title, unit=unit, total=len(records), leave=False)
+
+
+def _of_record(
+    records: Sequence[VideoRecord], decode: Callable[[VideoRecord], _Made], n: int, guard: ItemGuard
+) -> _Made | str:
+    if n in guard.failed:
+        return f"{records[n].path}: {guard.failed[n]}"
+    guard.at(n)
+    try:
+        return decode(records[n])
+    except DataError as error:
+        return str(error)

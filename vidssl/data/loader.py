@@ -234,13 +234,13 @@ class Loader:
         masks = [sample.mask for sample in whole if sample.mask is not None]
         operations = zip(*(sample.operations for sample in whole), strict=True)
         return Batch.of_arrays(
-            [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # (B, T, S, S, C), contiguous
+            tuple(np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips),  # contiguous
             np.array([sample.label for sample in whole], np.int64),
             np.array([sample.index for sample in whole], np.int64),
             tuple(pair for sample in samples for pair in sample.replaced),
             np.stack(boxes) if boxes else None,
             np.stack(masks) if masks else None,
-            [DrawnOperations.of_arrays(*grouped(view)) for view in operations],
+            tuple(DrawnOperations.of_arrays(*grouped(view)) for view in operations),
         )
 
 

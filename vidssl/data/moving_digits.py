@@ -6,9 +6,7 @@ background, and a single frame reveals almost nothing about the motion. Tilt and
 videos where they change (`rock`, `pulse`) and where they do not.
 """
 
-import csv
 import gzip
-import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vidssl.base.atomic import creating_folder
+from vidssl.base.atomic import creating_folder, csv_text, write_json, write_whole
 from vidssl.base.config import Settings, config_differences
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
@@ -325,9 +323,8 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     if settings.motions == "asymmetric":
         tables["pairs.csv"] = OPPOSITES
     for file_name, rows in tables.items():
-        with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-    (folder / "settings.json").write_text(json.dumps(_describe(settings), indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / file_name, csv_text(rows).encode())
+    write_json(folder / "settings.json", _describe(settings))
 
 
 def _render_video(

@@ -1,14 +1,12 @@
 """Writing of video lists: the CSV files and what lies beside them, all or none."""
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vidssl.base.atomic import ELSEWHERE
+from vidssl.base.atomic import ELSEWHERE, csv_text
 from vidssl.base.errors import DataError
 from vidssl.base.output_folder import check_files, write_files
 from vidssl.base.registry import APPS
@@ -45,13 +43,9 @@ def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     default, names = VideoRecord(""), (*COLUMNS, *APPS["column"])
     used = {name for name in names if any(_value(record, name) != _value(default, name) for record in records)}
     columns = [name for name in names if name in used | {"path"}]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
     for record in records:
         check_name(record.path)
-        writer.writerow([_value(record, name) for name in columns])
-    return text.getvalue()
+    return csv_text([columns, *([_value(record, name) for name in columns] for record in records)])
 
 
 def _value(record: VideoRecord, column: str) -> Any:

@@ -73,14 +73,10 @@ def without_averaging(parallel: nn.Module) -> AbstractContextManager[None]:
     return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) else nullcontext()
 
 
-@torch.no_grad()
 def average_gradients(parallel: nn.Module) -> None:
     """Average the gradients over all processes, unless DDP has done so."""
-    if distributed.world() > 1 and not isinstance(parallel, DistributedDataParallel):
-        gradients = [p.grad for p in parallel.parameters() if p.grad is not None]
-        mean = distributed.mean(torch.cat([gradient.flatten() for gradient in gradients]))
-        parts = torch.split(mean, [gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)])
+    if not isinstance(parallel, DistributedDataParallel):
+        distributed.average([p.grad for p in parallel.parameters() if p.grad is not None])
 
 
 def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -105,6 +101,4 @@ def _digest(x: Tensor) -> bytes:
 
 def gradient_norm(method: nn.Module) -> Tensor:
     """Return the L2 norm of all gradients; not finite if one of them is not."""
-    gradients = [p.grad for p in method.parameters() if p.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    return norm
+    return torch.nn.utils.get_total_norm([p.grad for p in method.parameters() if p.grad is not None])

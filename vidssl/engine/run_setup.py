@@ -15,6 +15,7 @@ from vidssl.base.config import build, dump
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import CheckpointError, PeerError
 from vidssl.base.output_folder import claim, only_run_in
+from vidssl.base.worker_pool import usable_cpus
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import REPLACING, ClipDataset, most_broken
 from vidssl.data.list_identity import COPIES
@@ -110,7 +111,7 @@ class AnyTraining(ABC, Generic[AnyRun]):
 
     def _faster_loading(self) -> str:
         """Say what makes the loader faster; empty: nothing that is known here."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cpus()
         workers = self.run.data.workers  # type: ignore[attr-defined] # runs of all kinds have it
         is_large = self.run.decoder is not None and not (self.videos.root / COPIES).exists()
         more = f"more data.workers (now {workers}, there are {cores} cores)"

@@ -1,11 +1,9 @@
 """A step: batches that all processes agree on, micro-batches with gradient caching, and the check for finite values."""
 
-import csv
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vidssl.base import distributed
-from vidssl.base.atomic import write_json, write_whole
+from vidssl.base.atomic import csv_text, write_json, write_whole
 from vidssl.base.errors import ConfigError, DataError, Interrupted, TrainingError, VidsslError, first_few
 from vidssl.base.types import Batch
 from vidssl.data.dataset import most_broken
@@ -134,11 +132,10 @@ class Feed:
         self._broken.update(new)
         limit = self._run.data.max_broken
         if len(self._broken) > most_broken(self._num_records, limit):
-            report, text = Path(self._run.output) / "broken-videos.csv", StringIO()
-            csv.writer(text, lineterminator="\n").writerows([("path", "reason"), *self._broken.items()])
+            report = Path(self._run.output) / "broken-videos.csv"
             if distributed.is_main():
                 with suppress(DataError):  # it must not hide the error that follows
-                    write_whole(report, text.getvalue().encode())
+                    write_whole(report, csv_text([("path", "reason"), *self._broken.items()]).encode())
             counts = f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {limit}"
             reasons = first_few(self._broken.values(), separator="; ")
             raise DataError(f"{counts}: {reasons}; all are listed in {report}")

@@ -1,7 +1,5 @@
 """The one runner of what measures networks: several of them, splits, reuse of results, lock, overlaps, files."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -14,7 +12,7 @@ from torch import nn
 from typing_extensions import Self
 
 from vidssl.base import distributed
-from vidssl.base.atomic import write_whole
+from vidssl.base.atomic import csv_text, write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
@@ -104,9 +102,7 @@ def format_tests(networks: Mapping[str, Results]) -> str:
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file atomically."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_whole(path, text.getvalue().encode())
+    write_whole(path, csv_text([header, *rows]).encode())
 
 
 class JobResults(Results):

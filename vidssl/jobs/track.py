@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
-from vidssl.base.config import Tree, bind, override
+from vidssl.base.config import bind
 from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report, progress
@@ -20,6 +20,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.jobs.extract import shard_of
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, read_videos
 from vidssl.jobs.load_network import load_subject, one_network
+from vidssl.jobs.train import read_config
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
 from vidssl.tracking.overlay import _Image, draw_pairs, draw_tracks
 from vidssl.video.reader import DecodeSettings, Video
@@ -89,13 +90,7 @@ def _claim(out: Path, videos: VideoList) -> None:
 
 def tracker_settings(settings: Sequence[str | Mapping[str, Any]]) -> TrackerSettings:
     """Bind settings, `KEY=VALUE` or dictionaries; others have their defaults."""
-    tree: Tree = {}
-    for setting in settings:
-        if isinstance(setting, str):
-            override(tree, setting)
-        else:
-            tree |= setting
-    return bind(TrackerSettings, tree, "tracker")
+    return bind(TrackerSettings, read_config({}, settings)[0], "tracker")
 
 
 def _draw_overlays(

@@ -17,14 +17,14 @@ from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.periodic_evaluation import Monitor, evaluation_clips
 from vidssl.engine.run_config import Run, RunSettings, bind_run, bind_split, fill_split, names_split, run_kind
 from vidssl.engine.run_setup import claim_output
 from vidssl.engine.train import train as train_run
 from vidssl.engine.training_lists import training_list
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
-from vidssl.jobs.job import File, NetworkOptions, Videos, job
+from vidssl.jobs.job import File, Videos, job
 from vidssl.jobs.measurement_runner import JobResults, claim_results, load_measured, over_splits
 from vidssl.jobs.test import Protocols, format_measured
 from vidssl.jobs.training_report import report_training
@@ -137,19 +137,15 @@ def train_splits(
 
 def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None]) -> Results:
     # Settings are those of the run as it is now: the checkpoint of a finished run holds those of its training.
-    options: NetworkOptions = {
-        "size": run.test_size,
-        "short_side": run.evaluate.short_side or run.test_size,
-        "workers": run.data.workers,
+    fixed = {"short_side": run.evaluate.short_side or run.test_size, "allow_missing": False}
+    options: Any = {  # None: as left out
+        "test": evaluation_clips(run).model_copy(update=fixed),
         "device": run.device,
         "allow_external": run.data.allow_external,
         "trust": run.checkpoint.trust,
-        **run.evaluate.model_dump(include={"clips", "crops", "precision", "batch_size"}),  # type: ignore[typeddict-item]
+        "root": run.data.root,
+        "labels": run.evaluate.labels,
     }
-    if run.data.root is not None:
-        options["root"] = run.data.root
-    if run.evaluate.labels is not None:
-        options["labels"] = run.evaluate.labels
     chosen = run.evaluate.protocols
     protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
     query, gallery = Path(str(run.evaluate.query)), run.evaluate.gallery

@@ -10,7 +10,7 @@ from vidssl.base.types import Batch
 from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
-from vidssl.models.layer_features import check_grid, count_channels, pooled_maps
+from vidssl.models.layer_features import LayerFeatures, check_grid
 
 
 @METHODS.register("supervised")
@@ -39,11 +39,10 @@ class Supervised(Method):
         if config.freeze:
             backbone.requires_grad_(False)
         self.dropout = nn.Dropout(config.dropout)
-        dim = backbone.dim
-        if config.layer is not None:
-            backbone.check_layers((config.layer,))
-            dim = count_channels(backbone, config.layer) * config.grid_frames * config.grid**2
-        self.head = nn.Linear(dim, config.classes)
+        grid = config.grid, config.grid_frames
+        probed = backbone if config.layer is None else LayerFeatures(backbone, config.layer, *grid)
+        self._probed = (probed,)  # a tuple: not a submodule, as the backbone is one
+        self.head = nn.Linear(probed.dim, config.classes)
         nn.init.normal_(self.head.weight, std=0.01)
         nn.init.zeros_(self.head.bias)
 
@@ -57,16 +56,11 @@ class Supervised(Method):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute cross-entropy and accuracy over all views; the loop has checked that labels are in [0, classes)."""
         label = batch.label.repeat(len(batch.views))
-        features = torch.cat([self._encode(view) for view in batch.views])
+        features = torch.cat([self._probed[0](view) for view in batch.views])
         with full_precision(label.device):
             logits = self.head(self.dropout(full(features)))
             loss = functional.cross_entropy(logits, label)
         return {"loss": loss, "accuracy": (logits.argmax(dim=1) == label).float().mean()}
-
-    def _encode(self, view: Tensor) -> Tensor:
-        if self.config.layer is None:
-            return self.backbone(view)  # type: ignore[no-any-return]
-        return pooled_maps(self.backbone, view, self.config.layer, self.config.grid, self.config.grid_frames)
 
     def classify(self, features: Tensor) -> Tensor:
         """Compute class probabilities (B, classes) of backbone outputs (B, dim), or of the pooled maps of `layer`."""

@@ -106,6 +106,20 @@ class Backbone(nn.Module):
             raise ConfigError(f"{cls.__name__} has no layer 3, which regions need: use {_RESNETS}")
 
 
+class ResNet(Backbone):
+    """A backbone of a stem and four stages; `features` and `layer4` are those of its kind."""
+
+    feature_layers = ("stem", "layer1", "layer2", "layer3", "layer4")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips (B, 3, T, H, W) as features (B, dim)."""
+        return self.layer4(self.layer3(x))
+
+    def layer3(self, x: Tensor) -> Tensor:
+        """Compute the output of the third stage (B, C, T, H / 16, W / 16); with the cifar stem H / 4, W / 4."""
+        return self.features(x, ("layer3",))[0]
+
+
 def _check_features(backbone: nn.Module, inputs: tuple[Tensor, ...], features: Any) -> None:
     """Raise a ConfigError if a backbone of a plug-in makes something else than features (B, dim)."""
     if not isinstance(features, Tensor) or features.ndim != 2 or features.shape[1] != backbone.dim:

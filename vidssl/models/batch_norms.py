@@ -112,7 +112,6 @@ def norm_parameters(module: nn.Module) -> list[nn.Parameter]:
     return [p for layer in layers for p in layer.parameters()]
 
 
-@torch.no_grad()
 def average_statistics(module: nn.Module) -> None:
     """Replace running statistics by their mean over processes; for batch norms that are not synchronised.
 
@@ -120,7 +119,4 @@ def average_statistics(module: nn.Module) -> None:
     """
     trained = [norm for norm in batch_norms(module) if norm.training]
     statistics = (statistic for norm in trained for statistic in (norm.running_mean, norm.running_var))
-    running = [statistic for statistic in statistics if statistic is not None]
-    if running and distributed.world() > 1:
-        mean = distributed.mean(torch.cat(running))
-        torch._foreach_copy_(running, list(torch.split(mean, [len(statistic) for statistic in running])))
+    distributed.average([statistic for statistic in statistics if statistic is not None])

@@ -50,12 +50,6 @@ def _coverage(low: Tensor, high: Tensor, cells: int, pixels: int) -> Tensor:
     return inner / inner.sum(dim=1, keepdim=True).clamp(min=1e-9)
 
 
-def pooled_maps(backbone: Backbone, clips: Tensor, layer: str, grid: int, frames: int) -> Tensor:
-    """Average the maps of a layer over `frames` x `grid` x `grid` cells: (B, C * frames * grid²), channels first."""
-    (maps,) = backbone.features(clips, (layer,))
-    return functional.adaptive_avg_pool3d(maps, (frames, grid, grid)).flatten(1)
-
-
 @torch.no_grad()
 def count_channels(backbone: Backbone, layer: str) -> int:
     """Count the channels of a layer by encoding a small black clip; the statistics of batch norm are not touched."""
@@ -83,7 +77,8 @@ class LayerFeatures(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) as features (B, dim)."""
-        return pooled_maps(self.backbone, x, self.layer, self.grid, self.frames)
+        (maps,) = self.backbone.features(x, (self.layer,))
+        return functional.adaptive_avg_pool3d(maps, (self.frames, self.grid, self.grid)).flatten(1)
 
     def layer_module(self, layer: str) -> nn.Module:
         """Return the module of the backbone whose output has the maps of a layer."""

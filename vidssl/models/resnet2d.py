@@ -9,16 +9,14 @@ from typing import Literal
 from torch import Tensor, nn
 
 from vidssl.base.config import Settings
-from vidssl.models.backbones import BACKBONES, Backbone, run_stages
+from vidssl.models.backbones import BACKBONES, ResNet, run_stages
 
 
-class ResNet2D(Backbone):
+class ResNet2D(ResNet):
     """torchvision's ResNet or ResNeXt without its classifier; the features of a clip are the mean over its frames.
 
     It cannot see motion. A clip of one frame is an image.
     """
-
-    feature_layers = ("stem", "layer1", "layer2", "layer3", "layer4")
 
     class Config(Settings):
         name: str
@@ -44,10 +42,6 @@ class ResNet2D(Backbone):
             nn.init.kaiming_normal_(self.net.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.net.maxpool = nn.Identity()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips (B, 3, T, H, W) as features (B, dim)."""
-        return self.layer4(self.layer3(x))
-
     def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
         """Compute the feature maps (B, C, T, H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
         self.check_layers(out)
@@ -61,10 +55,6 @@ class ResNet2D(Backbone):
         """Return the module whose output has the maps of a layer."""
         path = {"stem": "net.maxpool"} | {name: f"net.{name}" for name in self.feature_layers[1:]}
         return super().layer_module(path.get(layer, layer))
-
-    def layer3(self, x: Tensor) -> Tensor:
-        """Compute the output of the third stage (B, C, T, H / 16, W / 16); with the cifar stem H / 4, W / 4."""
-        return self.features(x, ("layer3",))[0]
 
     def layer4(self, maps: Tensor) -> Tensor:
         """Compute features (B, dim), the mean over frames, from the output of the third stage."""

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
 from vidssl.base.registry import importing
-from vidssl.models.backbones import BACKBONES, Backbone, run_stages
+from vidssl.models.backbones import BACKBONES, ResNet, run_stages
 from vidssl.models.batch_norms import BatchNorm3d
 
 _Kernel = tuple[int, int, int]
 
 
-class ResNet3D(Backbone):
+class ResNet3D(ResNet):
     """Stem 1x7x7, four stages, global average pooling; no temporal stride. Convolutions use c2_msra initialisation."""
 
     class Config(Settings):
@@ -31,7 +31,6 @@ class ResNet3D(Backbone):
         # al., TSN, 2016: RGB difference).
         frame_differences: bool = False
 
-    feature_layers = ("stem", "layer1", "layer2", "layer3", "layer4")
     depths: tuple[int, int, int, int]  # blocks of each stage
     kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel]  # first convolution of a block, for each stage
     basic: bool  # basic blocks, else bottlenecks
@@ -81,10 +80,6 @@ class ResNet3D(Backbone):
             if getattr(module, "block_final_bn", False):
                 nn.init.constant_(module.weight, 0.0 if config.zero_init else 1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips (B, 3, T, H, W) as features (B, dim)."""
-        return self.layer4(self.layer3(x))
-
     def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
         """Compute the feature maps (B, C, T, H', W') of the layers named in `out` for clips (B, 3, T, H, W).
 
@@ -101,10 +96,6 @@ class ResNet3D(Backbone):
         """Return the module whose output has the maps of a layer."""
         blocks = dict(zip(self.feature_layers, self.net.blocks, strict=True))
         return blocks[layer] if layer in blocks else super().layer_module(layer)
-
-    def layer3(self, x: Tensor) -> Tensor:
-        """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W)."""
-        return self.features(x, ("layer3",))[0]
 
     def layer4(self, maps: Tensor) -> Tensor:
         """Compute features (B, dim) from the output of res4."""

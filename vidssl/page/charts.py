@@ -19,27 +19,35 @@ if TYPE_CHECKING:
 
 _Values = Sequence[float | None]  # None is not drawn
 
-_SIDE = 0.62  # inches of a frame
+_VERDICTS = {True: ("✓ ", "#14854a"), False: ("✗ ", "#c92a1e"), None: ("", INK)}  # mark and colour
 
 
-def example_sheet(clean: Frames, corrupted: Mapping[str, Sequence[Frames]], columns: Sequence[str]) -> "Figure":
-    """Draw the middle frame of a clip (T, 3, S, S), and a row of its versions for each corruption.
+@dataclass(frozen=True)
+class Shot:
+    """A clip of a sheet."""
 
-    `columns` are the severities. No corruption is a DataError.
-    """
-    if not corrupted:
-        raise DataError("no corruption changes single frames: there is nothing to draw")
-    middle = len(clean) // 2
-    rows = {name.replace("_", " "): [clean, *versions] for name, versions in corrupted.items()}
-    figure = new_figure(1.6 + _SIDE * (1 + len(columns)), 0.4 + _SIDE * len(rows), padding=0.02)
-    grid = figure.subplots(len(rows), 1 + len(columns), squeeze=False)
-    for axes_of_row, (name, versions) in zip(grid, rows.items(), strict=True):
-        for axes, frames in zip(axes_of_row, versions, strict=True):
-            axes.imshow(frames[middle].transpose(1, 2, 0), interpolation="nearest")
+    frames: Frames  # (T, 3, H, W); the middle one is drawn
+    caption: str = ""
+    hit: bool | None = None  # whether it is classified right: framed green or red; None: not framed
+
+
+def example_sheet(
+    rows: Sequence[tuple[str, Sequence[Shot]]], columns: Sequence[str], cell: tuple[float, float]
+) -> "Figure":
+    """Draw rows of clips, each with a name, below titles of columns. `cell` is width and height of one in inches."""
+    margin = 0.2 + 0.1 * max(len(name) for name, _ in rows)
+    figure = new_figure(margin + cell[0] * len(columns), 0.4 + cell[1] * len(rows), padding=0.02)
+    grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    for axes_of_row, (name, shots) in zip(grid, rows, strict=True):
+        for axes, shot in zip(axes_of_row, shots, strict=True):
+            mark, color = _VERDICTS[shot.hit]
+            axes.imshow(shot.frames[len(shot.frames) // 2].transpose(1, 2, 0), interpolation="nearest")
             axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
+            axes.spines[:].set(visible=shot.hit is not None, color=color, linewidth=2.4)
+            text = mark + shortened(shot.caption, 17)
+            axes.set_xlabel(text, fontsize=8, color=color, parse_math=False)  # may hold a dollar sign
         axes_of_row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8.5, color=INK)
-    for axes, title in zip(grid[0], ["clean", *columns], strict=True):
+    for axes, title in zip(grid[0], columns, strict=True):
         axes.set_title(title, fontsize=8.5, color=INK)
     return figure
 
@@ -220,51 +228,3 @@ def _number_axes(axes: "Axes") -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-
-
-_CELL, _SPACE, _BETWEEN = 1.3, 0.14, 0.3  # inches: width of an image, space between images, space after the query
-_CAPTION, _MARGIN, _HEAD = 0.26, 0.18, 0.24
-_COLORS = {True: "#14854a", False: "#c92a1e", None: "#c9ccd1"}
-_MARKS = {True: "✓ ", False: "✗ ", None: ""}
-
-
-@dataclass(frozen=True)
-class Shot:
-    """One video of a retrieval sheet."""
-
-    frames: Frames  # (T, 3, H, W); the middle one is drawn
-    caption: str
-    hit: bool | None = None  # None: unknown, or a query
-
-
-def retrieval_sheet(rows: Sequence[Sequence[Shot]], heads: Sequence[str] = ("query", "nearest")) -> "Figure":
-    """Draw rows of a query and its nearest videos; hits are framed green (✓), misses red (✗).
-
-    `heads` are the titles of the first columns; the others are numbered.
-    """
-    from matplotlib.figure import Figure
-
-    # A cell is as high as the highest image needs at the common width.
-    aspect = max(shot.frames.shape[2] / shot.frames.shape[3] for row in rows for shot in row)
-    high = _CELL * min(1.4, aspect)
-    width = 2 * _MARGIN + max(map(len, rows)) * (_CELL + _SPACE) + _BETWEEN - 2 * _SPACE
-    height = 1.5 * _MARGIN + _HEAD + len(rows) * (high + _CAPTION)
-    figure = Figure(figsize=(width, height), facecolor="white")
-    for line, row in enumerate(rows):
-        top = _MARGIN + _HEAD + line * (high + _CAPTION)
-        for column, shot in enumerate(row):
-            x = _MARGIN + column * (_CELL + _SPACE) + (_BETWEEN - _SPACE if column else 0.0)
-            axes = figure.add_axes((x / width, 1 - (top + high) / height, _CELL / width, high / height))
-            image = shot.frames[len(shot.frames) // 2].transpose(1, 2, 0)
-            axes.imshow(image, interpolation="nearest" if len(image) < 100 else "antialiased")
-            axes.set_anchor("S")
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set(color=_COLORS[shot.hit], linewidth=1.0 if shot.hit is None else 2.4)
-            if line == 0:
-                name = heads[column] if column < len(heads) else f"{column}."
-                figure.text(x / width, 1 - (top - 0.1) / height, name, fontsize=8.5, color="#5d636c")
-            text = _MARKS[shot.hit] + shortened(shot.caption, 17)
-            ink = "#1c1e22" if shot.hit is None else _COLORS[shot.hit]
-            y = 1 - (top + high + 0.15) / height
-            figure.text(x / width, y, text, fontsize=8, color=ink, parse_math=False)  # may hold a dollar sign
-    return figure

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.base.errors import DataError
-from vidssl.base.progress import progress
 from vidssl.base.types import Frames, VideoRecord
-from vidssl.base.worker_pool import ItemGuard, ordered
+from vidssl.data.dataset import of_records as of_records
 from vidssl.data.dataset import resolve_span
 from vidssl.video.reader import open_video
 
@@ -63,31 +60,6 @@ def of_middles(
 ) -> Iterator[_Made | str]:
     """Make something of the middle frames of each video, such as its `preview`; a text is why it cannot be decoded."""
     return of_records(records, lambda record: make(middle_frames(record, fps)), "previews", workers, timeout)
-
-
-def of_records(
-    records: Sequence[VideoRecord],
-    decode: Callable[[VideoRecord], _Made],
-    title: str,
-    workers: int = 0,
-    timeout: float | None = None,
-) -> Iterator[_Made | str]:
-    """Decode something of each video, with a bar of this title; a text is why it cannot be decoded."""
-    work = partial(_of_record, records, decode)
-    results = ordered(work, range(len(records)), workers, timeout=timeout, on_failure=lambda n, reason: None)
-    yield from progress(results, title=title, unit="video", total=len(records), leave=False)
-
-
-def _of_record(
-    records: Sequence[VideoRecord], decode: Callable[[VideoRecord], _Made], n: int, guard: ItemGuard
-) -> _Made | str:
-    if n in guard.failed:
-        return f"{records[n].path}: {guard.failed[n]}"
-    guard.at(n)
-    try:
-        return decode(records[n])
-    except DataError as error:
-        return str(error)
 
 
 def preview(

@@ -258,9 +258,6 @@ class ViewRecipe(DrawnRecipe):
         return _flipped(view, operations, config, generator)
 
 
-_LESS_SATURATION = (0.8, 0.8, 0.4, 0.2)
-
-
 @RECIPES.register("weak")
 class Weak(ViewRecipe):
     """Crop and flip only: column 1 of Table 1."""
@@ -277,32 +274,32 @@ class Strong(ViewRecipe):
     """Crop, colour jitter, gray, blur, flip: column 2 of Table 1, the defaults of `ViewRecipe`."""
 
 
+class _LessSaturation(ViewRecipe.Config):
+    jitter: Jitter = (0.8, 0.8, 0.4, 0.2)
+
+
 @RECIPES.register("strong_alpha")
 class StrongAlpha(ViewRecipe):
     """`strong` with less saturation, and always blurred: column 3 of Table 1."""
 
-    class Config(ViewRecipe.Config):
-        jitter: Jitter = _LESS_SATURATION
+    class Config(_LessSaturation):
         blur_probability: Probability = 1.0
-
-
-@RECIPES.register("strong_beta")
-class StrongBeta(ViewRecipe):
-    """`strong` with less saturation, seldom blurred, and with solarisation: column 4 of Table 1."""
-
-    class Config(ViewRecipe.Config):
-        jitter: Jitter = _LESS_SATURATION
-        blur_probability: Probability = 0.1
-        solarize_probability: Probability = 0.2
 
 
 @RECIPES.register("strong_gamma")
 class StrongGamma(ViewRecipe):
     """`strong` with less saturation, and with solarisation: column 5 of Table 1."""
 
-    class Config(ViewRecipe.Config):
-        jitter: Jitter = _LESS_SATURATION
+    class Config(_LessSaturation):
         solarize_probability: Probability = 0.2
+
+
+@RECIPES.register("strong_beta")
+class StrongBeta(ViewRecipe):
+    """`strong_gamma`, seldom blurred: column 4 of Table 1."""
+
+    class Config(StrongGamma.Config):
+        blur_probability: Probability = 0.1
 
 
 @RECIPES.register("infomin")

@@ -31,7 +31,7 @@ class Decoder(Protocol):
     """An open video."""
 
     def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, Image]]:
-        """Yield (number, image) of the wanted frames, in any order; `numbers` ascend."""
+        """Yield (number, image) of the wanted frames, each once, in any order; `numbers` ascend."""
 
     def iter_frames(self) -> Iterator[Image]:
         """Yield all frames in order."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import cv2
 import numpy as np
@@ -97,13 +97,9 @@ class FrameIndex:
         return self.shard_ids[number * ID_BYTES : (number + 1) * ID_BYTES].tobytes()
 
 
-_TYPES: dict[str, np.dtype[np.generic]] = {
-    **dict.fromkeys(("names", "shard_ids"), np.dtype("u1")),
-    **dict.fromkeys(("name_ends", "first_frames", "changed", "offsets", "first_times"), np.dtype("<i8")),
-    **dict.fromkeys(("num_frames", "heights", "widths", "shards"), np.dtype("<i4")),
-    **dict.fromkeys(("fps", "times"), np.dtype("<f8")),
-    "sizes": np.dtype("<u4"),
-}
+# The types of the columns, as they are stated above.
+_HINTS = {name: get_args(get_args(hint)[1])[0] for name, hint in get_type_hints(FrameIndex).items()}
+_TYPES = {name: np.dtype(kind).newbyteorder("<") for name, kind in _HINTS.items()}
 
 
 def write_index(path: Path, videos: Mapping[bytes, PackedVideo], shard_ids: Mapping[int, bytes]) -> None:

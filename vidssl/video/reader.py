@@ -121,9 +121,8 @@ class Video(AbstractContextManager["Video"]):
             for number, image in decoder.fetch(sorted(missing)):
                 first = image if first is None else first
                 self._check_size(image, first)
-                if number in missing:
-                    missing.discard(number)
-                    yield number, image
+                missing.discard(number)
+                yield number, image
         except FramesOutOfOrderError:
             self._count_frames()
             raise

@@ -61,7 +61,7 @@ def whole(digits, trained, tmp_path_factory):
 
 def test_the_page_has_every_analysis(whole):
     out, results, page, *_ = whole
-    measured = {part.measurement(None).command.removeprefix("analyze ") for part in ANALYSIS_PARTS} | {GRADCAM.name}
+    measured = {part.measurement.command.removeprefix("analyze ") for part in ANALYSIS_PARTS} | {GRADCAM.name}
     assert ANALYSES.jobs.keys() - {"all"} <= measured
     assert results["left_out"] == {} and results["num_videos"] == 8
     for header in (*(part.header for part in ANALYSIS_PARTS), GRADCAM):

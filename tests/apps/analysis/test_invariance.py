@@ -39,7 +39,6 @@ from vidssl.video.reader import open_video
 TOY = Path(__file__).parents[3] / "configs" / "toy" / "sce.yaml"
 TOLD = ("data.moving_digits=null", "data.train=none.csv")
 FEW = {"transformations": ("occlusion", "blur", "reverse"), "top_k": 5}
-BLUR = {"transformations": ("blur",), "top_k": 5}
 
 
 def measure(model, videos, out, **options):

@@ -7,7 +7,7 @@ import pytest
 
 from vidssl import cli
 from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.apps.analysis.robustness import analyze_robustness, by_group, relative_performance
+from vidssl.apps.analysis.robustness import ORIGINAL, analyze_robustness, summarise
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.jobs.test import test as measure
@@ -133,11 +133,12 @@ def test_lists_without_labels_and_help(trained, digits, tmp_path, capsys):
 @pytest.mark.parametrize(("clean", "mpc", "rpc"), [(73.0, 59.2, 81.1), (66.2, 53.3, 80.5)])
 def test_published_rows_follow_the_definition(clean, mpc, rpc):
     """R3D-50 and R3D-18 on Mini-Kinetics-C (Yi et al., 2021)."""
-    scores = {"any": {1: mpc + 10, 2: mpc - 10}, "other": {1: mpc, 2: mpc}}
-    assert 100 * relative_performance(scores, clean) == pytest.approx(rpc, abs=0.05)
-    assert relative_performance(scores, 0.0) is None
+    numbers = {("fog", 0): mpc + 10, ("fog", 1): mpc - 10, ("rain", 0): mpc, ("rain", 1): mpc}
+    found = [summarise({k: {"top1": v} for k, v in {ORIGINAL: of, **numbers}.items()}) for of in (clean, 0.0)]
+    assert 100 * found[0]["top1_rPC"] == pytest.approx(rpc, abs=0.05) and "top1_rPC" not in found[1]
 
 
 def test_a_group_is_the_mean_of_its_corruptions():
-    scores = {"a": {1: 0.8, 3: 0.6}, "b": {1: 0.5, 3: 0.1}, "c": {1: 0.4, 3: 0.0}}
-    assert by_group(scores, {"a": "x", "b": "y", "c": "y"}) == pytest.approx({"x": 0.7, "y": 0.25})
+    scores = {("jpeg", 0): 0.8, ("jpeg", 2): 0.6, ("fog", 0): 0.5, ("fog", 2): 0.1, ("rain", 0): 0.4, ("rain", 2): 0.0}
+    groups = summarise({k: {"knn": v} for k, v in {ORIGINAL: 1.0, **scores}.items()})["groups"]
+    assert groups == {"compression": {"knn": pytest.approx(0.7)}, "weather": {"knn": pytest.approx(0.25)}}

@@ -44,12 +44,12 @@ class AnalysisPart:
     """One analysis, with a folder of its own and a section of the page."""
 
     header: Section
-    measurement: Callable[[Path | None], Measurement]  # made with the file of boxes
+    measurement: Measurement
     section: Callable[[Evidence], Section]
     needs: str = "per_video"  # what results have that the section is made of
     trains: bool = False  # uses the training videos
     boxes: bool = False  # needs the boxes
-    link: tuple[str, str] | None = None  # text, and a file in the folder
+    examples: str | None = None  # text of the link to examples.png, if it writes one
     costly: bool = False  # too much for the untrained network, unless it is asked for
 
 
@@ -103,37 +103,27 @@ def order_section(evidence: Evidence) -> Section:
 
 
 ANALYSIS_PARTS = (
-    AnalysisPart(NUMBERS, lambda boxes: tests.Protocols(per_video=True), numbers_section, trains=True),
+    AnalysisPart(NUMBERS, tests.Protocols(), numbers_section, trains=True),
+    AnalysisPart(ORDER_OF_TIME, tests.Protocols([{"name": "order"}]), order_section, trains=True),
     AnalysisPart(
-        ORDER_OF_TIME, lambda boxes: tests.Protocols([{"name": "order"}], per_video=True), order_section, trains=True
+        uniformity.CLASSES, uniformity.UniformityOfFeatures(), uniformity.classes_section, needs="without_recording"
     ),
-    AnalysisPart(
-        uniformity.CLASSES,
-        lambda boxes: uniformity.UniformityOfFeatures(per_video=True),
-        uniformity.classes_section,
-        "without_recording",
-    ),
-    AnalysisPart(
-        invariance.INVARIANCE,
-        lambda boxes: invariance.Invariance(boxes=boxes, per_video=True),
-        invariance.invariance_section,
-        "shuffles",
-    ),
+    AnalysisPart(invariance.INVARIANCE, invariance.Invariance(), invariance.invariance_section, needs="shuffles"),
     AnalysisPart(
         robustness.ROBUSTNESS_SECTION,
-        lambda boxes: robustness.Robustness(per_video=True),
+        robustness.Robustness(),
         robustness.robustness_section,
         trains=True,
-        link=("The corruptions as images", "examples.png"),
+        examples="The corruptions as images",
         costly=True,
     ),
     AnalysisPart(
         background.BACKGROUND_SECTION,
-        lambda boxes: background.Background(boxes=boxes, per_video=True),
+        background.Background(),
         background.background_section,
         trains=True,
         boxes=True,
-        link=("The videos as images", "examples.png"),
+        examples="The videos as images",
     ),
 )
 _SHOWN = 4  # videos with maps on the page
@@ -288,12 +278,13 @@ class AllAnalyses(Measurement):
             section = part.section(Evidence(networks, self.groups.number, self.query.labels))
         except VidsslError as error:
             return _left_out(part.header, _reason(error))
-        links = [] if part.link is None else [(part.link[0], f"{name}/{part.link[1]}")]
+        links = [] if part.examples is None else [(part.examples, f"{name}/examples.png")]
         return replace(section, notes=[*section.notes, *notes], links=links)
 
     def _measure(self, part: AnalysisPart, subject: Subject, out: Path) -> Results:
         """Return the results of one network; existing ones that lack what the page needs are measured again."""
-        measurement = part.measurement(self.boxes)
+        boxes: Tree = {"boxes": self.boxes} if hasattr(part.measurement, "boxes") else {}
+        measurement = replace(part.measurement, per_video=True, **boxes)
         measurement.options(self.given)  # an error if it does not measure such clips
         used = self.train if part.trains else None
         lists = {"list": self.query.path, "train_list": None if used is None else used.path}

@@ -45,7 +45,7 @@ from vidssl.jobs.grad_cam import UniformVersions, VersionRequest, with_versions
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
-from vidssl.page.charts import Shot, retrieval_sheet
+from vidssl.page.charts import Shot, example_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.section import Section
 from vidssl.transforms.crops import Box, crop_resize
@@ -154,9 +154,23 @@ class Background(Measurement):
         return results
 
     def write(self, out: Path) -> None:
-        """Draw the first videos in all versions."""
-        sheet = examples(self.dataset, self.subject.test.crops, *self.shown, self.backgrounds)
-        write_whole(out / "examples.png", sheet)
+        """Draw the first videos in all versions, with the classes of their backgrounds; green: classified right."""
+        (index, predicted), crops, videos, rows = self.shown, self.subject.test.crops, self.query, []
+        step = max(1, len(index) // _EXAMPLES)
+        for n in range(0, len(index), step)[:_EXAMPLES]:
+            row = int(index[n])
+            views = self.dataset[0, row].views
+            middle = len(views) // (len(VERSIONS) * crops) // 2 * len(VERSIONS) * crops  # first view of the middle clip
+            label = int(videos.labels[row])
+            captions = [videos.class_name(label)]
+            captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in self.backgrounds[row]]
+            shots = []
+            for version, caption in enumerate(captions):
+                view = views[middle + version * crops + crops // 2]
+                shots.append(Shot(view, caption, bool(predicted[n, version] == label)))
+            rows.append(("", shots))
+        sheet = example_sheet(rows, ("original", "same class", "another class"), (1.45, 1.6))
+        write_whole(out / "examples.png", png(sheet))
 
 
 def _check(subject: Subject, videos: VideoList, gallery: VideoList | None) -> bool:
@@ -211,27 +225,6 @@ def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background
     as_background = (predicted == background[:, None]).mean(axis=0).tolist()
     numbers |= {f"{name}_gap": right[1] - right[2], f"{name}_shortcut": as_background[2]}
     return {**numbers, f"{name}_shortcut_original": as_background[0]}
-
-
-def examples(
-    dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.ndarray, backgrounds: np.ndarray
-) -> bytes:
-    """Draw the first videos in all versions, with the classes of their backgrounds; green: classified right."""
-    videos, rows = dataset.videos, []
-    step = max(1, len(index) // _EXAMPLES)
-    for n in range(0, len(index), step)[:_EXAMPLES]:
-        row = int(index[n])
-        views = dataset[0, row].views
-        middle = len(views) // (len(VERSIONS) * crops) // 2 * len(VERSIONS) * crops  # first view of the middle clip
-        label = int(videos.labels[row])
-        captions = [videos.class_name(label)]
-        captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in backgrounds[row]]
-        shots = []
-        for version, caption in enumerate(captions):
-            view = views[middle + version * crops + crops // 2]
-            shots.append(Shot(view, caption, bool(predicted[n, version] == label)))
-        rows.append(shots)
-    return png(retrieval_sheet(rows, ("original", "same class", "another class")))
 
 
 def background_section(evidence: Evidence) -> Section:

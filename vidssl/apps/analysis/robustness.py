@@ -20,7 +20,7 @@ from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
-from vidssl.base.types import Features, Frames
+from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
@@ -29,11 +29,9 @@ from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
-from vidssl.page.charts import example_sheet
+from vidssl.page.charts import Shot, example_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.section import Point, Quantity, Section
-
-Scores = Mapping[str, Mapping[int, float]]  # of one metric, by corruption and severity
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
 _GROUPS = {"patches": "shuffled patches", "time": "lost or reordered frames"}  # in plain words
@@ -165,17 +163,18 @@ class Robustness(Measurement):
     def write(self, out: Path) -> None:
         """Draw a frame of the first video with each corruption that changes single frames."""
         (out / "examples.png").unlink(missing_ok=True)
-        clips, rows = self.clips, dict[str, list[Frames]]()
+        clips, rows = self.clips, dict[str, list[Shot]]()
         still = replace(clips, changed=clips.of("square", "frames"))
         dataset = still.dataset(self.query, self.subject.test, self.seed, skip=True)
         squares = 1 + len(still.of("square"))
         views = next(views for row in range(len(dataset)) if (views := dataset[0, row].views))
         clean, *changed = [*views[:squares], *views[squares * clips.clips :]]  # of the first clip, then of others
         for (name, _), frames in zip(still.changed, changed, strict=False):
-            rows.setdefault(name, []).append(frames)
+            rows.setdefault(name.replace("_", " "), [Shot(clean)]).append(Shot(frames))
         if rows:
-            severities = dict.fromkeys(str(place + 1) for _, place in still.changed)
-            write_whole(out / "examples.png", png(example_sheet(clean, rows, [*severities]), dpi=110))
+            columns = dict.fromkeys(["clean", *(str(place + 1) for _, place in still.changed)])
+            sheet = example_sheet([*rows.items()], [*columns], (0.62, 0.62))
+            write_whole(out / "examples.png", png(sheet, dpi=110))
 
 
 def _measurable(protocols: NamedProtocols, explicit: bool) -> dict[str, EvaluationProtocol]:
@@ -206,13 +205,18 @@ def _apply(
     return measured
 
 
+def _parts_of(versions: Iterable[Version]) -> dict[str, list[Version]]:
+    """The changed versions of which there are means: all of them for mPC, each group of corruptions, each severity."""
+    parts: dict[str, list[Version]] = {}
+    for name, place in (version for version in versions if version != ORIGINAL):
+        for part in ("mPC", ROBUSTNESS[name].group, f"severity_{place + 1}"):
+            parts.setdefault(part, []).append((name, place))
+    return parts
+
+
 def mean_per_video(values: Mapping[Version, Mapping[str, Tensor]]) -> dict[str, list[float]]:
     """Average the versions of each video: `R@1` (clean), `R@1_mPC`, `R@1_noise`, `R@1_severity_1` and so on."""
-    versions = [version for version in values if version != ORIGINAL]
-    parts = {"mPC": versions}
-    for name, place in versions:
-        for part in (ROBUSTNESS[name].group, f"severity_{place + 1}"):
-            parts.setdefault(part, []).append((name, place))
+    parts = _parts_of(values)
     means: dict[str, list[float]] = {}
     for metric in (metric for metric in _HEADLINES.values() if metric in values[ORIGINAL]):
         means[metric] = values[ORIGINAL][metric].double().tolist()
@@ -228,27 +232,22 @@ def summarise(numbers: Mapping[Version, Numbers]) -> Results:
     """
     clean, changed = numbers[ORIGINAL], [version for version in numbers if version != ORIGINAL]
     severities = [*dict.fromkeys(place + 1 for _, place in changed)]
-    group_of = {name: ROBUSTNESS[name].group for name, _ in changed}
-    results: Results = dict(clean)
-    groups: dict[str, Numbers] = {group: {} for group in group_of.values()}
-    means: dict[str, Numbers] = {str(severity): {} for severity in severities}
-    for metric in (metric for metric in clean if metric != "chance"):
-        scores = {name: {n: numbers[name, n - 1][metric] for n in severities} for name in group_of}
-        for severity, value in by_severity(scores, severities).items():
-            means[str(severity)][metric] = value
-        for group, value in by_group(scores, group_of).items():
-            groups[group][metric] = value
-        if metric in _NOT_PERFORMANCE:
-            results[f"{metric}_mean"] = mean_performance(scores)
-            continue
-        results[f"{metric}_mPC"] = mean_performance(scores)
-        relative = relative_performance(scores, clean[metric])
-        results |= {} if relative is None else {f"{metric}_rPC": relative}
-    corruptions = {}
-    for name, group in group_of.items():
+    metrics, results = [metric for metric in clean if metric != "chance"], dict(clean)
+    parts = {
+        part: {metric: mean(numbers[version][metric] for version in members) for metric in metrics}
+        for part, members in _parts_of(numbers).items()
+    }
+    for metric, value in parts["mPC"].items():
+        results[f"{metric}_mean" if metric in _NOT_PERFORMANCE else f"{metric}_mPC"] = value
+        if metric not in _NOT_PERFORMANCE and clean[metric] > 0:
+            results[f"{metric}_rPC"] = value / clean[metric]
+    means = {str(severity): parts[f"severity_{severity}"] for severity in severities}
+    corruptions: dict[str, Tree] = {}
+    for name in dict.fromkeys(name for name, _ in changed):
         kind = ROBUSTNESS[name]
         of_severity = {str(n): {"amount": kind.amounts[n - 1], **numbers[name, n - 1]} for n in severities}
-        corruptions[name] = {"group": group, "amounts_are": kind.unit, "severities": of_severity}
+        corruptions[name] = {"group": kind.group, "amounts_are": kind.unit, "severities": of_severity}
+    groups = {corruption["group"]: parts[corruption["group"]] for corruption in corruptions.values()}
     return {**results, "groups": groups, "severities": means, "corruptions": as_read(corruptions)}
 
 
@@ -296,24 +295,3 @@ def _heat(title: str, metric: str, network: str, evidence: Evidence) -> Quantity
     }
     of = f": {network}" if len(evidence.networks) > 1 else ""
     return Quantity(title + of, rows, heat=True)
-
-
-def mean_performance(scores: Scores) -> float:
-    """Return mPC: the mean over corruptions of the mean over their severities."""
-    return mean(mean(of_severity.values()) for of_severity in scores.values())
-
-
-def relative_performance(scores: Scores, clean: float) -> float | None:
-    """Return rPC: mPC as a fraction of the performance on clean videos; None if that is 0."""
-    return mean_performance(scores) / clean if clean > 0 else None
-
-
-def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
-    """Return the mPC of each group of corruptions."""
-    members = {group: [name for name in scores if group_of[name] == group] for group in group_of.values()}
-    return {group: mean_performance({name: scores[name] for name in names}) for group, names in members.items()}
-
-
-def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:
-    """Return the mean over corruptions for each severity."""
-    return {severity: mean(of_severity[severity] for of_severity in scores.values()) for severity in severities}

@@ -20,6 +20,7 @@ from vidssl.base.safe_parse import parse_json, whole_number
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import PathRule, is_utf8
 from vidssl.data.video_list import Records, Strings, VideoList, read_text, root_beside
+from vidssl.data.write_lists import check_beside
 
 _log = logging.getLogger(__name__)
 _LARGEST = float(np.finfo(np.float32).max)  # boxes are float32
@@ -289,11 +290,8 @@ def check_boxes(out: Path, root: Path, names: Iterable[str], inputs: Sequence[Pa
     Raises:
         DataError: `root.txt` of the folder has another root, or the reasons of `vidssl.base.output_folder.check_files`.
     """
-    unknown = check_files(out, [*(f"{name}.json" for name in names), "root.txt"], inputs, ["root.txt"])
-    for path in unknown:  # a list may be the one that is written again; that is known when it is written
-        with open(path, "rb") as file:
-            if path.name != "root.txt" and b'"images"' not in file.read(4096):
+    for path in check_files(out, [f"{name}.json" for name in names], inputs):
+        with open(path, "rb") as file:  # a list may be the one that is written again; that is known when it is written
+            if b'"images"' not in file.read(4096):
                 raise DataError(f"{path} is no list of boxes, and vidssl has no record of it: choose another folder")
-    beside = out / "root.txt"
-    if beside.exists() and read_text(beside, "choose another folder to write to") != f"{root.resolve()}\n":
-        raise DataError(f"{beside} belongs to other lists: choose another folder to write to")
+    check_beside(out, root, None, (), inputs)

@@ -299,7 +299,7 @@ class ViewLearning(Method):
         check_batch_norm(len(batch.index), *self.encoders)
         with full_precision(batch.index.device):  # as `color_flow` splits the clips of methods that use the views
             (mapped,) = self.backbone.features(full(batch.views[0]), ("views",))
-        reversed_views = first_and_others(_Reversed.apply(mapped))
+        reversed_views = first_and_others(2 * mapped.detach() - mapped)  # the values of `mapped`, the negated gradient
         embedding = torch.stack([unit(f(v)) for f, v in zip(self.encoders, reversed_views, strict=True)], dim=1)
         with full_precision(batch.index.device):
             every, group = distributed.gather_with_grad(embedding), distributed.gather(batch.index)
@@ -324,18 +324,6 @@ class ViewLearning(Method):
         terms = [functional.cross_entropy(full(x), label, ignore_index=-1, reduction="sum") / count for x in logits]
         right = [((x.argmax(dim=1) == label) & known).sum() / count for x in logits]
         return {"classification_loss": terms[0] + terms[1], "accuracy_first": right[0], "accuracy_others": right[1]}
-
-
-class _Reversed(torch.autograd.Function):
-    """The identity, whose gradient is negated: what the encoders minimise the flow maximises."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return -gradient
 
 
 def _network(config: ViewLearning.Config, classes: int | None) -> nn.Sequential:

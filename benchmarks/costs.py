@@ -26,7 +26,7 @@ from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import build_backbone
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEED = {("resnet3d50", 8, 224): 238, ("resnet3d18", 16, 112): 1358, ("resnet3d18", 8, 224): 594}  # views a second
+SPEED = {("resnet3d50", 8, 224): 238, ("resnet3d18", 16, 112): 1358, ("resnet3d18", 8, 224): 594}  # views per second
 PASSES = 4  # of a view at these speeds: forward and backward of the online network count 3, the target 1
 VIDEO, SHRUNK, IMAGE, SMALL_IMAGE, FRAME, LARGE_IMAGE = 26.7, 13.9, 1.8, 0.6, 7.2, 24.0  # CPU ms of a view
 SETS = {  # by folder of the lists: training examples, CPU ms of a view, and of one from shrunk copies

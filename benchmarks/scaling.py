@@ -3,8 +3,8 @@
 python benchmarks/scaling.py --cfg configs/pretrain/sce_r3d50_k400.yaml --world 1 8 64
 
 `tests/distributed/test_scaling.py` compares the bytes with those of a real run. With `--step-ms`, for one video on one
-GPU, and `--network`, it also estimates the time of computation, network and decoding, and with `--videos` the GPU hours
-of the run. `--activations` encodes a view on the CPU, and adds up what its backward pass keeps.
+GPU, and `--network`, it also estimates the time of computation, network and decoding. `--activations` encodes a view on
+the CPU, and adds up what its backward pass keeps. The hours of a whole run are in `costs.py`.
 """
 
 import argparse
@@ -113,7 +113,6 @@ def main() -> None:
     )
     parser.add_argument("--message-us", type=float, default=40.0, help="time of a small message (default 40)")
     parser.add_argument("--view-ms", type=float, default=26.7, help="CPU time of a view in a worker (default 26.7)")
-    parser.add_argument("--videos", type=int, help="training videos, for the GPU hours of the run")
     parser.add_argument("--activations", action="store_true", help="memory of the backward pass")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parsed = parser.parse_intermixed_args()
@@ -146,9 +145,6 @@ def main() -> None:
         micro = (run.micro_batch_size or run.batch_size // world for world in parsed.world)
         in_all = (f"{of_view * len(run.data.views) * n / 1000:.0f} of {n}" for n in micro)
         print(f"\nActivations of a view, MB: {of_view:.0f}; of the videos of a process, GB: {', '.join(in_all)}")
-    if parsed.videos and parsed.step_ms is not None:
-        hours = run.total_steps(parsed.videos) * run.batch_size * parsed.step_ms / 3.6e6
-        print(f"\n{hours:.0f} GPU hours of computation: steps x videos of a step x --step-ms")
 
 
 if __name__ == "__main__":

@@ -62,13 +62,13 @@ def same(one, other):
 def test_training_is_that_of_the_command(settings, tmp_path):
     cli.run("train", ["--cfg", "toy/sce", *words(settings), f"output={tmp_path}/a", "--quiet"])
     calls = []
-    given = dict(read(TOP / "configs" / "toy" / "sce.yaml"))
-    before = json.dumps(given)
-    last = vidssl.train(given, settings, f"output={tmp_path}/b", progress=lambda *call: calls.append(call))
+    config = dict(read(TOP / "configs" / "toy" / "sce.yaml"))
+    before = json.dumps(config)
+    last = vidssl.train(config, settings, f"output={tmp_path}/b", progress=lambda *call: calls.append(call))
     assert last == tmp_path / "b" / "checkpoints" / "last.pt"
     assert same(weights(tmp_path / "a" / "checkpoints" / "last.pt"), weights(last))
     assert [call for call in calls if call[2] == "train"] == [(1, 2, "train"), (2, 2, "train")]
-    assert json.dumps(given) == before  # the dictionary of the caller is not changed
+    assert json.dumps(config) == before  # the dictionary of the caller is not changed
 
 
 @pytest.mark.parametrize("kind", ["list", "csv"])
@@ -90,7 +90,7 @@ def test_videos_replace_the_list(kind, settings, digits, tmp_path):
 
 
 def test_a_thread_trains_with_workers_and_resumes(settings, tmp_path):
-    changed, found = {**settings, "steps": 3, "data.workers": 1}, []
+    changed, actual = {**settings, "steps": 3, "data.workers": 1}, []
 
     def stop(done, total, title):
         if title == "train" and done == 2:
@@ -98,17 +98,17 @@ def test_a_thread_trains_with_workers_and_resumes(settings, tmp_path):
 
     def work(progress):
         try:
-            found.append(vidssl.train("toy/sce", changed, f"output={tmp_path}", progress=progress))
+            actual.append(vidssl.train("toy/sce", changed, f"output={tmp_path}", progress=progress))
         except KeyError as error:
-            found.append(error)
+            actual.append(error)
 
     for progress in (stop, False):
         thread = threading.Thread(target=work, args=(progress,))
         thread.start()
         thread.join()
         saved = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*.pt"))
-        assert len(found) == 1 or saved == ["step-00000002.pt", "step-00000003.pt"]
-    assert isinstance(found[0], KeyError) and found[1].resolve().name == "step-00000003.pt"
+        assert len(actual) == 1 or saved == ["step-00000002.pt", "step-00000003.pt"]
+    assert isinstance(actual[0], KeyError) and actual[1].resolve().name == "step-00000003.pt"
 
 
 def test_an_interrupt_saves_and_the_next_call_goes_on(settings, tmp_path):
@@ -164,8 +164,8 @@ def test_nothing_global_changes(settings, tmp_path):
 def commanded(digits, tmp_path_factory):
     """The features of a list that the command writes."""
     out = tmp_path_factory.mktemp("api") / "features"
-    given = [str(digits / "motion" / "test.csv"), "--checkpoint", "vidssl-small", *OPTIONS, "--quiet"]
-    cli.run("extract", [*given, "--out", str(out)])
+    arguments = [str(digits / "motion" / "test.csv"), "--checkpoint", "vidssl-small", *OPTIONS, "--quiet"]
+    cli.run("extract", [*arguments, "--out", str(out)])
     return np.load(out / "features.npy")
 
 
@@ -180,13 +180,13 @@ def test_features_are_those_of_the_command(model, digits, commanded, tmp_path):
         options = {"test": vidssl.TestClips(clip=clip, size=64, mean=(0.45,), std=(0.225,), **CLIPS)}
     models = {"folder": tmp_path / "net", "module": nn.Sequential(backbone).train()}
     calls = []
-    found = vidssl.extract(models[model], listed, progress=lambda *call: calls.append(call), **options)
-    assert isinstance(found, vidssl.Features)
-    x = found.x
+    features = vidssl.extract(models[model], listed, progress=lambda *call: calls.append(call), **options)
+    assert isinstance(features, vidssl.Features)
+    x = features.x
     if model == "module":  # of one that is not a backbone of vidssl the streams are not known, nor that they are joined
         x = torch.cat([unit(stream) for stream in x.chunk(2, dim=1)], dim=1)
     torch.testing.assert_close(x, torch.from_numpy(commanded), rtol=0, atol=1e-6 if model == "module" else 0)
-    assert found.label.tolist() == read_list(listed).labels.tolist()
+    assert features.label.tolist() == read_list(listed).labels.tolist()
     assert calls[-1] == (16, 16, "features")
     assert models["module"].training  # as it was
 
@@ -195,10 +195,10 @@ def test_videos_are_named_in_any_way(digits, commanded):
     listed = vidssl.read_input(digits / "motion" / "test.csv")
     paths = [record.path for record in listed.records]
     for videos in (listed, paths, [Path(path) for path in paths]):
-        found = vidssl.extract("vidssl-small", videos, progress=False, **CLIPS)
-        assert np.array_equal(found.x.numpy(), commanded)
-    found = vidssl.extract("vidssl-small", paths[2], progress=False, **CLIPS)
-    assert np.allclose(found.x.numpy(), commanded[2:3], atol=1e-5)
+        features = vidssl.extract("vidssl-small", videos, progress=False, **CLIPS)
+        assert np.array_equal(features.x.numpy(), commanded)
+    features = vidssl.extract("vidssl-small", paths[2], progress=False, **CLIPS)
+    assert np.allclose(features.x.numpy(), commanded[2:3], atol=1e-5)
     assert vidssl.read_input([paths[2], paths[0]]).records[0].path == paths[2]
 
 

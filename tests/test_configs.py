@@ -107,8 +107,8 @@ def test_an_expected_number_comes_with_its_probe(check_all):
 def test_the_tracker_of_the_papers_config_is_the_papers():
     """Eq. (4) and (5) and the top 300 proposals, nothing else."""
     header = (ROOT / "configs/pretrain/frame_invariance_tracks_r50_trackingnet.yaml").read_text(encoding="utf-8")
-    given = re.search(r"--tracker ((?:[\w.]+=\w+[\s#\\]*)+)", header)
-    tracker = settings(re.findall(r"[\w.]+=\w+", given[1]))
+    match = re.search(r"--tracker ((?:[\w.]+=\w+[\s#\\]*)+)", header)
+    tracker = settings(re.findall(r"[\w.]+=\w+", match[1]))
     assert (tracker.chunks, tracker.frames, tracker.min_gap, tracker.stride) == (4, 60, 40, 1)
     assert tracker.variant == "sum" and not tracker.center
     assert tracker.max_step is None and tracker.overlap is None

@@ -70,9 +70,9 @@ def outcomes(folder):
     ],
 )
 def test_a_skip_of_what_is_required_is_an_error(suite, run_world, required, failed):
-    ((status, found),) = run_world(1, outcomes, suite, env={"VIDSSL_REQUIRE": required})
-    assert {name for name, outcome in found.items() if outcome == "failed"} == failed
+    ((status, result),) = run_world(1, outcomes, suite, env={"VIDSSL_REQUIRE": required})
+    assert {name for name, outcome in result.items() if outcome == "failed"} == failed
     skipped = {"test_needs_a_gpu", "test_needs_a_package", "test_needs_real_videos", "test_whole.py"} - failed
     skipped |= {"test_expected_to_fail"}
-    assert {name for name, outcome in found.items() if outcome == "skipped"} == skipped
-    assert found["test_good"] == "passed" and status == (1 if failed else 0)
+    assert {name for name, outcome in result.items() if outcome == "skipped"} == skipped
+    assert result["test_good"] == "passed" and status == (1 if failed else 0)

@@ -30,8 +30,8 @@ def blocks_of(page):
     """(section, name of the file that the text before it ends with, or "", language, content) of each block of code."""
     text = (TOP / page).read_text(encoding="utf-8")
     return [
-        (text[: found.start()].rpartition("\n##")[2].splitlines()[0].lstrip("# "), *found.groups(default=""))
-        for found in re.finditer(
+        (text[: match.start()].rpartition("\n##")[2].splitlines()[0].lstrip("# "), *match.groups(default=""))
+        for match in re.finditer(
             r"(?:`(\w+\.(?:py|yaml))`[^`\n]*:\n\n)?^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL
         )
     ]
@@ -62,12 +62,12 @@ def run_block(section, folder):
         else:
             sys.argv = [*rest[1:], *SHORTER[Path(rest[1]).stem.removesuffix("_net")]]
             runpy.run_path(rest[1], run_name="__main__")
-    found = {}
+    results = {}
     for path in Path("output").rglob("metrics.jsonl"):
-        found[path.parent.name] = [json.loads(line) for line in path.read_text().splitlines()]
+        results[path.parent.name] = [json.loads(line) for line in path.read_text().splitlines()]
     for path in Path("output").rglob("results.json"):
-        found[path.parent.name] = json.loads(path.read_text())
-    return found
+        results[path.parent.name] = json.loads(path.read_text())
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_the_page_has_its_programs():
     ],
 )
 def test_a_program_runs(section, run, number, folder, run_world):
-    (found,) = run_world(1, run_block, section, folder)
-    steps = [line for line in found[run] if number in line]
+    (outcome,) = run_world(1, run_block, section, folder)
+    steps = [line for line in outcome[run] if number in line]
     assert [line["step"] for line in steps] == [1, 2]
     if section == "A classifier":
-        assert 0 <= found["test"]["top1"] <= 1
+        assert 0 <= outcome["test"]["top1"] <= 1
 
 
 def run_commands_of(folder, commands):

@@ -58,7 +58,7 @@ def may_be(raised, name):
 
 def broad_handlers(source):
     """(function, line) of each handler of all exceptions that does not raise it again."""
-    found = []
+    collected = []
 
     def visit(node, function):
         if isinstance(node, ast.FunctionDef):
@@ -66,24 +66,24 @@ def broad_handlers(source):
         if isinstance(node, ast.ExceptHandler) and (node.type is None or names_of(node.type) & BROAD):
             last = node.body[-1]
             if not isinstance(last, ast.Raise) or (last.exc is not None and not may_be(last.exc, node.name)):
-                found.append((function, node.lineno))
+                collected.append((function, node.lineno))
         suppresses = isinstance(node, ast.Call) and names_of(node.func) == {"suppress"}
         if suppresses and any(names_of(argument) & BROAD for argument in node.args):
-            found.append((function, node.lineno))
+            collected.append((function, node.lineno))
         for child in ast.iter_child_nodes(node):
             visit(child, function)
 
     visit(ast.parse(source), "")
-    return found
+    return collected
 
 
 def test_handlers_name_what_they_catch():
-    found = {
+    actual = {
         f"{path.relative_to(PACKAGE).as_posix()} {function}"
         for path in PACKAGE.rglob("*.py")
         for function, _ in broad_handlers(path.read_text(encoding="utf-8"))
     }
-    assert found - {*ALLOWED} == set()
+    assert actual - {*ALLOWED} == set()
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,11 @@ PARTS = {
         *("Table 9(b)", "Table 9(c)", "Table 10(a)", "Table 10(b)"),
     },
 }
-CONFIG = re.compile(r"(?:configs|examples)/[\w/.-]+\.yaml")
 SETTING = re.compile(r"[a-z_]+(?:\.\w+)*=.+", re.DOTALL)
 COMMAND = re.compile(r"(?:^|\s)(?:vidssl|python (?:benchmarks|examples)/\w+\.py) .*")
-CHECKPOINT = re.compile(r"output/[^\s$'`]+/checkpoints/last\.pt")
+READ = re.compile(
+    r"(?<![\w/])(?:lists|data)/[\w/{}.-]+(?:\.csv|\.json|split})|output/[^\s'`]+?(?:/checkpoints/last\.pt|\.csv)"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -83,13 +84,17 @@ def every_row():
     return {f"{name}, {row[0]}, row {n}": (name, row) for name in ITEMS for n, row in enumerate(rows(name), 1)}
 
 
-def commands(name):
-    """Give the commands of a page, those of its code blocks and those in its tables, as words."""
-    found = [span for row in rows(name) for span in re.findall(r"`([^`]+)`", row[3]) if COMMAND.fullmatch(span)]
-    for block in re.findall(r"```sh\n(.*?)```", page(name), re.DOTALL):
-        found += [line for line in block.replace("\\\n", " ").splitlines() if COMMAND.search(line.partition("#")[0])]
-    words = [shlex.split(line, comments=True) for line in found]
+def words_of(text):
+    """Give the commands of a text, each once, as words."""
+    text = re.sub(r"\$\(.*?\)", "4", text.replace("\\\n", " "))
+    lines = [line for line in text.splitlines() if COMMAND.search(line.partition("#")[0])]
+    words = [shlex.split(line, comments=True) for line in dict.fromkeys(lines)]
     return [line[line.index("python" if "python" in line else "vidssl") :] for line in words]
+
+
+def commands(name):
+    """Give the commands of the code blocks of a page, those of every row too, as words."""
+    return words_of("\n".join(re.findall(r"```sh\n(.*?)```", page(name), re.DOTALL)))
 
 
 def every_command():
@@ -109,37 +114,18 @@ def study_of(path):
 
 @cache
 def bind_config(path, settings=(), config=None):
-    """Bind a config, or all runs of a study, perhaps with another config; one for several splits as that of the first.
-
-    Returns the folders that the runs write to.
-    """
+    """Bind a config, or all runs of a study, perhaps with another config; one for several splits as the first."""
     study = study_of(path)
     runs = [()] if study is None else study["runs"].values()
     path = path if study is None else config or study["config"]
     text = (ROOT / path).read_text(encoding="utf-8").split("\noutput:", 1)[1]
     split = 1 if "{split}" in " ".join([text, *settings]) else None
-    return {bound(ROOT / path, [*own, *settings], split).output for own in runs}
-
-
-def bound(path, settings, split):
-    """Bind a config, of an app too."""
-    return train.bind_config(read(path, settings), str(path))[0] if split is None else load_run(path, settings, split)
-
-
-def parsed_command(words):
-    """Parse `vidssl …` with the options of its command; a mistake is a ConfigError."""
-    job, parser, arguments = parser_of(words[1], words[2:])
-    return parse(parser, job.signature, arguments)
-
-
-def check_protocols(words):
-    for chosen in protocol_choices(words)[0]:
-        assert chosen["name"] in PROTOCOLS
-        bind(PROTOCOLS[chosen["name"]].Config, {key: value for key, value in chosen.items() if key != "name"}, "test")
+    for words in ([*settings_of_run, *settings] for settings_of_run in runs):
+        train.bind_config(read(ROOT / path, words), path) if split is None else load_run(ROOT / path, words, split)
 
 
 def check_command(words):
-    """Parse a command and bind what it names; returns whether that is a config."""
+    """Parse a command and bind what it names."""
     assert (ROOT / words[1]).exists() if words[0] == "python" else words[1] in COMMANDS
     if words[:2] == ["python", "benchmarks/study.py"]:
         study, *options = words[2:]
@@ -151,42 +137,27 @@ def check_command(words):
         if (ROOT / study).is_dir():
             for name in runs or [path.stem for path in (ROOT / study).glob("*.yaml")]:
                 bind_config(f"{study}/{name}.yaml", settings, named)
-            return True
+            return
         content = study_of(study)
         assert content is not None and {*runs} <= {*content["runs"]}
         bind_config(study, settings, named)
-        return True
     if words[0] == "python":
-        return False
-    parsed = parsed_command(words)
-    if "protocol" in parsed:
-        check_protocols(parsed["protocol"])
+        return
+    job, parser, arguments = parser_of(words[1], words[2:])
+    parsed = parse(parser, job.signature, arguments)  # a mistake is a ConfigError
+    for chosen in protocol_choices(parsed["protocol"])[0] if "protocol" in parsed else ():
+        assert chosen["name"] in PROTOCOLS
+        bind(PROTOCOLS[chosen["name"]].Config, {key: value for key, value in chosen.items() if key != "name"}, "test")
     if "tracker" in parsed:
         tracker_settings(parsed["tracker"])
-    if "cfg" not in parsed:
-        return False
-    bind_config(str(find_config(str(parsed["cfg"]))), tuple(parsed.get("settings", ())))
-    return True
+    if "cfg" in parsed:
+        bind_config(str(find_config(str(parsed["cfg"]))), tuple(parsed.get("settings", ())))
 
 
 def check_cell(cell):
-    """Bind all configs of a cell, each with the settings beside it, and its commands; returns how many bind."""
-    configs, bound = [], 0
-    for span in re.findall(r"`([^`]+)`", cell):
-        if CONFIG.fullmatch(span):
-            configs.append((span, []))
-        elif COMMAND.fullmatch(span):
-            bound += check_command(shlex.split(span))
-        elif span.startswith("--"):
-            check_protocols(parsed_command(shlex.split(f"vidssl test LIST --checkpoint C --out O {span}"))["protocol"])
-        else:
-            assert SETTING.fullmatch(span), f"{span} is neither a config, a setting, a command nor options of a test"
-            assert configs, f"{span} comes before the config that it overrides"
-            configs[-1][1].append(span)
-    for path, settings in configs:
-        assert (ROOT / path).is_file(), f"{path} does not exist"
-        bind_config(path, tuple(settings))
-    return bound + len(configs)
+    """Parse the commands that are made of a cell, and bind what they name."""
+    for words in words_of("\n".join(PAPERS["Paper"]("page", "", []).commands("Table 1", cell, "lists/cifar10", None))):
+        check_command(words)
 
 
 # Tests ------------------------------------------------------------------------------------------------------
@@ -200,8 +171,8 @@ def test_no_table_or_figure_is_forgotten(check_all):
     def check(name):
         labels = {row[0] for row in rows(name)}
         whole = {re.sub(r" ?\(.*\)", "", label) for label in labels}
-        given = {label for label in whole if re.match(r"(Table|Figure|Algorithm) ", label)}
-        assert given == ITEMS[name]
+        items = {label for label in whole if re.match(r"(Table|Figure|Algorithm) ", label)}
+        assert items == ITEMS[name]
         assert PARTS.get(name, set()) == {label for label in labels if re.search(r"\d\([a-z]\)$", label)}
 
     check_all(check, EVERY_PAGE)
@@ -218,12 +189,9 @@ def test_a_row_of_a_study_names_its_small_version():
 
 def test_every_row_is_on_the_page(check_all):
     def check(name):
-        assert {key for row in PAPERS["read_rows"](FOLDER / f"{name}.yaml") for key in row} <= {
-            *COLUMNS,
-            "probe",
-            "small",
-        }
-        assert [" | ".join(row) in page(name) for row in rows(name)] == [True] * len(rows(name))
+        keys = {key for row in PAPERS["read_rows"](FOLDER / f"{name}.yaml") for key in row}
+        assert keys <= {*COLUMNS, "probe", "small", "lists", "splits"}
+        assert [row for row in rows(name) if " | ".join(row[1:]) not in page(name)] == []
 
     check_all(check, EVERY_PAGE)
 
@@ -231,22 +199,13 @@ def test_every_row_is_on_the_page(check_all):
 def test_a_row_has_all_columns(check_all):
     def check(_, row):
         assert all(row)
-        _, _, expected, _, _, measured = row
+        _, _, expected, command, _, measured = row
         assert re.search(r"\d", expected) or expected.startswith("no number")
         if measured not in ("not run", "a definition"):
             source = re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|results|\w+\.md)", measured)
             assert source, "a number, and where it is from"
-
-    check_all(check, every_row())
-
-
-def test_a_row_binds_or_is_left_out_for_a_reason(check_all):
-    def check(_, row):
-        cell = row[3]
-        if cell.startswith("left out: "):
-            assert len(cell.removeprefix("left out: ")) >= 30 and row[5] == "not run"
-        else:
-            assert check_cell(cell) >= 1, "the row names no config"
+        if command.startswith("left out"):
+            assert len(command.partition("left out: ")[2]) >= 30 and measured == "not run", "the reason"
 
     check_all(check, every_row())
 
@@ -255,21 +214,29 @@ def test_every_command_parses_and_binds(check_all):
     check_all(check_command, every_command())
 
 
-def test_checkpoints_are_those_of_a_config_or_of_a_command(check_all):
-    """Of a config in the repository, or of the page: by `output=` or `--out`."""
-    of_configs = {
-        re.search(r"^output: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
-        for path in (ROOT / "configs").rglob("*.yaml")
-        if study_of(path) is None
-    }
+def test_a_row_has_its_commands_in_order(check_all):
+    """What a command reads, a list or a checkpoint, one before it has written; a folder has one writer."""
 
-    def check(name):
-        text = page(name)
-        made = of_configs | {*re.findall(r"(?:output=|--out )(output/[^\s'`]+)", text)}
-        known = tuple(f"{folder}/" for folder in made)
-        assert [found for found in CHECKPOINT.findall(text) if not found.startswith(known)] == []
+    def check(row, commands):
+        assert bool(commands) != row[3].startswith("left out: ")
+        written = []
+        for line in "\n".join(commands).replace("\\\n", " ").splitlines():
+            configs = [read(path) for path in re.findall(r"train --cfg (\S+)", line)]
+            replaced = re.search(r"data\.(train|lists)=", line)
+            lists = [
+                str(config["data"]) for config in configs if not replaced and "moving_digits" not in config["data"]
+            ]
+            writes = re.findall(r"(?:--out |output=|^cp -r \S+ |^mkdir -p )([^\s']+)", line)
+            writes = writes or [config["output"] for config in configs]
+            reads = READ.findall(" ".join([line, *lists]))
+            assert [
+                path for path in reads if not any(path.startswith(f"{made}/") for made in written + writes)
+            ] == [], line
+            assert not {*writes} & {*written}, line
+            written += writes
 
-    check_all(check, EVERY_PAGE)
+    every = {name: PAPERS["row_commands"](FOLDER / f"{name}.yaml") for name in ITEMS}
+    check_all(check, {case: (row, every[name][int(case.split()[-1]) - 1]) for case, (name, row) in every_row().items()})
 
 
 def test_other_pages_lead_here():
@@ -305,13 +272,7 @@ def test_a_cell_that_does_not_bind_is_found():
         "`python benchmarks/study.py configs/studies/small_video --runs no_such --lists L --out O`",
     ):
         try:
-            bound = check_cell(cell)
-        except (AssertionError, ConfigError, FileNotFoundError):
+            check_cell(cell)
+        except (AssertionError, ConfigError, FileNotFoundError, KeyError, ValueError):
             continue
-        pytest.fail(f"{cell} binds: {bound}")
-
-
-def test_a_cell_without_a_config_is_found():
-    assert check_cell("settings of the paper") == 0
-    assert check_cell("`vidssl extract lists/x.csv --checkpoint C --out O`") == 0
-    assert check_cell("`configs/toy/sce.yaml` `steps=3`") == 1
+        pytest.fail(f"{cell} binds")

@@ -177,14 +177,14 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 
 
 def test_no_module_below_the_commands_names_an_option():
-    found = [
+    actual = [
         f"{module}:{line}: {text}"
         for module in MODULES
         if module not in PARSERS
         for line, text in spoken(PACKAGE / module)
         if re.search(r"(?<![\w-])--[a-z]", re.sub(PROGRAMS, "", text)) and not OF_SRUN.fullmatch(text)
     ]
-    assert MODULES and not found
+    assert MODULES and not actual
 
 
 def test_every_command_names_its_options_in_errors():

@@ -53,8 +53,8 @@ def test_the_learning_rate_is_the_released_one(name):
     base, queries = CONFIGS[name]
     assert (run.epochs, run.batch_size) == (200, 512)
     optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "scale": 1.0}], lr=0.0)
-    found = [set_lr(optimizer, run.optimizer, epoch / 200, run.batch_size) for epoch in EPOCHS]
-    assert found == pytest.approx([lr * queries for lr in RELEASED_LR[base]], rel=1e-6)
+    rates = [set_lr(optimizer, run.optimizer, epoch / 200, run.batch_size) for epoch in EPOCHS]
+    assert rates == pytest.approx([lr * queries for lr in RELEASED_LR[base]], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"interclr_moco_r3d18_k400"}))  # SCE's clips there
@@ -72,8 +72,8 @@ def test_the_learning_rate_on_ava_is_the_released_one():
     run = bind_run(read(path), str(path))
     assert (run.epochs, run.batch_size) == (32, 64)
     optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "scale": 1.0}], lr=0.0)
-    found = [set_lr(optimizer, run.optimizer, epoch / 32, 64) for epoch in (0, 2.65, 5.3, 15.9, 16, 23.9, 24, 28, 31.9)]
-    assert found == pytest.approx([0.0005, 0.15025, 0.3, 0.3, 0.03, 0.03, 0.003, 0.0003, 0.0003], rel=1e-6)
+    rates = [set_lr(optimizer, run.optimizer, epoch / 32, 64) for epoch in (0, 2.65, 5.3, 15.9, 16, 23.9, 24, 28, 31.9)]
+    assert rates == pytest.approx([0.0005, 0.15025, 0.3, 0.3, 0.03, 0.03, 0.003, 0.0003, 0.0003], rel=1e-6)
 
 
 def test_the_learning_rate_of_supcon_is_the_released_one():
@@ -83,9 +83,9 @@ def test_the_learning_rate_of_supcon_is_the_released_one():
     """
     run = load_run(PRETRAIN / "supcon_r50_cifar10.yaml")
     assert (run.epochs, run.batch_size, run.optimizer.base_batch) == (1000, 1024, None)
-    found = [run.optimizer.lr.at(epoch / 1000) for epoch in (0, 5, 10, 500, 999)]
+    rates = [run.optimizer.lr.at(epoch / 1000) for epoch in (0, 5, 10, 500, 999)]
     released = [0.01, 0.2549384, 0.4998768, 0.25025, 0.0005012325]
-    assert found == pytest.approx([lr * 0.1 / 0.07 for lr in released], rel=1e-5)
+    assert rates == pytest.approx([lr * 0.1 / 0.07 for lr in released], rel=1e-5)
     assert run.optimizer.weight_decay == pytest.approx(1e-4 * 0.07 / 0.1)
 
 
@@ -116,8 +116,8 @@ def test_the_optimizer_is_the_released_one(name):
             for group in build_optimizer(config, network).param_groups
             for p in group["params"]
         }
-        found = {key: decay[id(p)] for key, p in network.named_parameters()}
-        assert found == {"layer.weight": decayed, "layer.bias": decayed, "norm.weight": 0.0, "norm.bias": 0.0}
+        actual = {key: decay[id(p)] for key, p in network.named_parameters()}
+        assert actual == {"layer.weight": decayed, "layer.bias": decayed, "norm.weight": 0.0, "norm.bias": 0.0}
 
 
 @pytest.mark.parametrize("name", ["moco_r3d50_k400", "moco_four_clips_r3d50_k400"])

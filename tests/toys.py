@@ -11,8 +11,8 @@ TOYS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 def placed(name, data, output):
     """Overrides that let a toy read the set rendered in `data`, and write to `output`, on a CPU without workers."""
-    given = read(CONFIGS / f"{name}.yaml")["data"]
-    train = Path(given["train"]).relative_to(given["moving_digits"]["out"])
+    options = read(CONFIGS / f"{name}.yaml")["data"]
+    train = Path(options["train"]).relative_to(options["moving_digits"]["out"])
     return [
         f"data.moving_digits.out={data}",
         f"data.train={data}/{train}",

@@ -1,14 +1,21 @@
 """Pages of the experiments of papers, docs/papers/*.yaml: `title`, `about`, and `sections` of text and rows.
 
-A row has the cells of COLUMNS; `probe` names one of the `probes` of the file, `small` is a command on a small set.
+A row has the cells of COLUMNS; `probe` names one of the `probes` of the file, `small` is a command on a small set, and
+`lists`, also of the file, the lists of its `vidssl test`, `splits`, also of a section, those that it needs. Below the
+rows of a section are the commands of each, made by `paper_commands.py`.
 """
 
+import html
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+
+sys.path.insert(0, str(Path(__file__).parent))
+from paper_commands import Paper, wrapped
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = {  # title, by key of a row
@@ -23,25 +30,55 @@ DEFAULTS = {"differences": "none", "measured": "not run"}
 _NOTE = """\
 Each table and figure has a row here; where its rows are different runs, each of them has one. *Expected* is the number
 of the paper, in percent. *Measured*: none of the paper's settings was run here. The first config of a row is the
-pre-training; the others start from its last checkpoint (`init`), as in the commands. Settings after a config override
-it; give such a run an `output` of its own."""
+pre-training; the others start from its last checkpoint (`init`). Settings after a config override it. A row's link
+leads to its commands, from the lists to the table of its results; none is repeated if its results exist."""
 
 
 def paper_page(path: Path) -> str:
     """Make the Markdown page of a paper."""
-    content = _read(path)
-    parts = [f"# {content['title']}", content["about"].strip(), _NOTE]
-    for section in content["sections"]:
+    content, parts = _read(path), []
+    commands = iter(row_commands(path))
+    for number, section in enumerate(content["sections"], 1):
         parts += [f"## {section['title']}", section.get("text", "").strip()]
-        if rows := [_row(cells, content.get("probes", {})) for cells in section.get("rows", [])]:
-            parts.append(markdown_table([*COLUMNS.values()], [[row[column] for column in COLUMNS] for row in rows]))
-    return "\n\n".join(filter(None, parts)) + "\n"
+        lines, blocks = [], dict[tuple[str, ...], list[str]]()
+        for cells in section.get("rows", []):
+            row = _row(cells, content.get("probes", {}))
+            if row_of := next(commands):
+                blocks.setdefault(tuple(row_of), []).append(f"{row['item']}: {row['what']}")
+                row["item"] = f"[{row['item']}](#commands-{number}-{[*blocks].index(tuple(row_of)) + 1})"
+            lines.append([row[column] for column in COLUMNS])
+        parts += [markdown_table([*COLUMNS.values()], lines)] if lines else []
+        parts += [_block(f"commands-{number}-{n}", of, rows) for n, (of, rows) in enumerate(blocks.items(), 1)]
+    return "\n\n".join(filter(None, [f"# {content['title']}", content["about"].strip(), _NOTE, *parts])) + "\n"
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Read the experiments of a paper, with their probes, small versions and defaults."""
     content = _read(path)
     return [_row(cells, content.get("probes", {})) for part in content["sections"] for cells in part.get("rows", [])]
+
+
+@cache
+def row_commands(path: Path) -> list[list[str]]:
+    """Make the commands of each row of a paper; one that is left out has none."""
+    content, rows = _read(path), []
+    for section in content["sections"]:
+        splits = {"splits": section["splits"]} if "splits" in section else {}
+        rows += [splits | _row(cells, content.get("probes", {})) for cells in section.get("rows", [])]
+    blocks = "\n".join([content["about"], *(section.get("text", "") for section in content["sections"])])
+    paper = Paper(path.stem, blocks, [row["small"] for row in rows if "small" in row])
+    return [
+        paper.commands(row["item"], row["command"], row.get("lists", content.get("lists")), row.get("splits"))
+        for row in rows
+    ]
+
+
+def _block(anchor: str, commands: tuple[str, ...], titles: list[str]) -> str:
+    """Write the commands of one or more rows as text that opens."""
+    title = html.escape(re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", "; ".join(titles)))
+    lines = "\n".join(map(wrapped, commands))
+    code = f'<div id="{anchor}" markdown="1">\n\n```sh\n{lines}\n```\n\n</div>'
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{code}\n\n</details>'
 
 
 def small_version(command: str) -> str | None:

@@ -119,8 +119,8 @@ def test_dumped_configs_are_read_back(write):
     ],
 )
 def test_files_that_are_not_a_config(text, said, write):
-    given = message(read, write(text))
-    assert said in given and "run.yaml" in given and "\n" not in given
+    raised = message(read, write(text))
+    assert said in raised and "run.yaml" in raised and "\n" not in raised
 
 
 def test_bytes_that_are_not_text(tmp_path):
@@ -139,27 +139,27 @@ def test_a_file_that_is_missing(tmp_path):
 )
 def test_15_tags_make_no_objects(tag, write, tmp_path):
     target = tmp_path / "executed"
-    given = message(read, write(f"a: {tag} ['{target}']\n"))
-    assert "is not YAML" in given and not target.exists()
+    raised = message(read, write(f"a: {tag} ['{target}']\n"))
+    assert "is not YAML" in raised and not target.exists()
     assert "valid integer" in message(load, write(GOOD), f"steps={tag} ['{target}']") and not target.exists()
 
 
 def test_15_an_unknown_key_and_the_nearest_one(write):
     path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
-    given = message(load, path)
+    raised = message(load, path)
     said = "inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate, title"
-    assert given == f"{path}: {said}"
+    assert raised == f"{path}: {said}"
     assert "maybe.rte: unknown key (did you mean 'rate'?)" in message(load, write(GOOD), "maybe={rate: 1, rte: 1}")
     assert "items.1.nam: unknown key (did you mean 'name'?)" in message(load, write(GOOD), "items.1.nam=x")
-    given = message(load, write(GOOD), "shapes.1.color=x")
-    assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in given
+    raised = message(load, write(GOOD), "shapes.1.color=x")
+    assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in raised
 
 
 def test_an_override_of_the_name_of_a_choice_alone(write):
     """The keys that are left over are unknown ones of the new entry."""
     path = write(GOOD.replace("colours:", "edge: 2, colours:"))
-    given = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
-    assert given == (
+    raised = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
+    assert raised == (
         f"{path}: 3 mistakes: shapes.1.edge: unknown key; there are: name, radius; "
         "shapes.1.colours: unknown key; there are: name, radius; "
         "shapes.1.raduis: unknown key (did you mean 'radius'?); there are: name, radius"
@@ -170,10 +170,10 @@ def test_an_override_of_the_name_of_a_choice_alone(write):
 def test_15_all_mistakes_at_once(write):
     path = write("stepz: 3\ninner: {rate: fast, pair: [1, 2, 3]}\nmode: medium\nflag: 1\n")
     said = message(load, path).removeprefix(f"{path}: 6 mistakes: ")
-    given = {text.split(": ")[0]: text for text in re.split("; (?!there are)", said)}
-    assert set(given) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
-    assert "did you mean 'steps'?" in given["stepz"] and "is required" in given["steps"]
-    assert 'valid number, got "fast"' in given["inner.rate"] and "'fast' or 'slow'" in given["mode"]
+    messages = {text.split(": ")[0]: text for text in re.split("; (?!there are)", said)}
+    assert set(messages) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
+    assert "did you mean 'steps'?" in messages["stepz"] and "is required" in messages["steps"]
+    assert 'valid number, got "fast"' in messages["inner.rate"] and "'fast' or 'slow'" in messages["mode"]
 
 
 def test_15_a_mistake_inside_of_a_list_is_one_mistake():
@@ -201,8 +201,8 @@ def test_15_wrong_types(override, said, write):
 
 @pytest.mark.parametrize("value", ["!!set {a, b}", "!!binary aGVsbG8="])
 def test_what_yaml_has_and_settings_have_not(value, write):
-    given = message(load, write(GOOD + f"mode: {value}\n"))
-    assert "use numbers, strings, lists and mappings only" in given and "JSON" not in given
+    raised = message(load, write(GOOD + f"mode: {value}\n"))
+    assert "use numbers, strings, lists and mappings only" in raised and "JSON" not in raised
 
 
 def test_a_date_in_a_file_is_text(write):
@@ -255,8 +255,8 @@ def test_other_settings_are_yaml(override, value, write):
 
 @pytest.mark.parametrize("override", ["steps=3 # runs", "inner.rate=0.1 # big", "flag=true # x", "steps=[1", "maybe=5"])
 def test_a_number_with_more_behind_it_is_none(override, write):
-    given = message(load, write(GOOD), override)
-    assert "mistakes" not in given and json.dumps(override.partition("=")[2]).strip('"') in given
+    raised = message(load, write(GOOD), override)
+    assert "mistakes" not in raised and json.dumps(override.partition("=")[2]).strip('"') in raised
 
 
 # Small files of great trees ---------------------------------------------------------------------------------
@@ -291,10 +291,10 @@ GREAT = {
 def test_small_texts_that_stand_for_great_trees_are_refused(name, write):
     text, said = GREAT[name]
     start = time.process_time()
-    given = message(read, write(text))
-    assert said in given and "\n" not in given and given.startswith(str(write(text))) and len(given) < 500
+    raised = message(read, write(text))
+    assert said in raised and "\n" not in raised and raised.startswith(str(write(text))) and len(raised) < 500
     if len(text) < 100_000 and "\n" not in text:
-        given = message(load, write(GOOD), f"inner={text.removeprefix('a: ')}")
+        raised = message(load, write(GOOD), f"inner={text.removeprefix('a: ')}")
     assert time.process_time() - start < 20
 
 
@@ -321,10 +321,10 @@ def test_a_tree_that_refers_to_itself_is_refused():
 def test_choices_by_name(write):
     path = write(GOOD)
     assert "shapes.0: needs a 'name'" in message(load, path, "shapes.0={radius: 1}")
-    given = message(load, path, "shapes.0.name=sqare")
-    assert "shapes.0.name: no 'sqare' (did you mean 'square'?); there are: circle, square" in given
-    given = message(load, path, "shapes.0.radius=big", "shapes.1.edge=[]")
-    assert "shapes.0.radius: " in given and "shapes.1.edge: " in given and "2 mistakes" in given
+    raised = message(load, path, "shapes.0.name=sqare")
+    assert "shapes.0.name: no 'sqare' (did you mean 'square'?); there are: circle, square" in raised
+    raised = message(load, path, "shapes.0.radius=big", "shapes.1.edge=[]")
+    assert "shapes.0.radius: " in raised and "shapes.1.edge: " in raised and "2 mistakes" in raised
 
 
 def test_overrides(write):
@@ -356,8 +356,8 @@ def test_overrides(write):
     ],
 )
 def test_bad_overrides(override, said, write):
-    given = message(load, write(GOOD), override)
-    assert said in given
+    raised = message(load, write(GOOD), override)
+    assert said in raised
 
 
 def test_differences_name_the_setting_and_both_values():

@@ -38,16 +38,16 @@ def collectives():
 @pytest.mark.parametrize("world", [1, 3])
 def test_collectives_give_all_processes_the_same(world, run_world):
     rows = torch.cat([torch.arange(6.0).view(3, 2) + 10 * rank for rank in range(world)])
-    for rank, found in enumerate(run_world(world, collectives)):
-        assert found["rank"] == (rank, world, rank, rank == 0)
-        assert torch.equal(found["gather"], rows)
-        assert torch.equal(found["later"], rows.view(world, 3, 2))
-        torch.testing.assert_close(found["mean"], rows.view(world, 3, 2).mean(dim=0))
-        assert found["union"] == (1 << world) - 1
-        assert found["broadcast"].item() == 7
-        assert found["objects"] == [{"rank": n} for n in range(world)]
-        assert torch.equal(found["exchange"], rows[found["order"]][3 * rank : 3 * rank + 3])
-        assert found["outcomes"] == [2 * n for n in range(world)]
+    for rank, actual in enumerate(run_world(world, collectives)):
+        assert actual["rank"] == (rank, world, rank, rank == 0)
+        assert torch.equal(actual["gather"], rows)
+        assert torch.equal(actual["later"], rows.view(world, 3, 2))
+        torch.testing.assert_close(actual["mean"], rows.view(world, 3, 2).mean(dim=0))
+        assert actual["union"] == (1 << world) - 1
+        assert actual["broadcast"].item() == 7
+        assert actual["objects"] == [{"rank": n} for n in range(world)]
+        assert torch.equal(actual["exchange"], rows[actual["order"]][3 * rank : 3 * rank + 3])
+        assert actual["outcomes"] == [2 * n for n in range(world)]
 
 
 def gradients():
@@ -63,10 +63,10 @@ def gradients():
 
 def test_gradients_of_gathered_rows_are_those_of_one_process(run_world):
     whole, loss = run_world(1, gradients)[0]
-    found = run_world(2, gradients)
+    outcome = run_world(2, gradients)
     # DDP averages: the mean of all losses is what one process would minimise.
-    torch.testing.assert_close(torch.cat([gradient for gradient, _ in found]), whole)
-    torch.testing.assert_close(found[0][1], loss)
+    torch.testing.assert_close(torch.cat([gradient for gradient, _ in outcome]), whole)
+    torch.testing.assert_close(outcome[0][1], loss)
 
 
 def failures(kind, call="together", failing=1):
@@ -101,14 +101,14 @@ def test_others_wait_for_the_main_process_and_return_what_it_does(run_world):
     assert failed == [("DataError", "clip.mp4 is broken"), ("PeerError", "process 0: clip.mp4 is broken")]
 
 
-def lost(given):
+def lost(file):
     try:
         with distributed.joined(CPU):
             if distributed.rank() == 1:
                 os._exit(9)
             distributed.gather(torch.zeros(2))
     except PeerError as error:
-        given.write_text(str(error))
+        file.write_text(str(error))
 
 
 def test_a_process_that_has_ended_is_reported_in_one_line(start_world, tmp_path):
@@ -139,9 +139,9 @@ def test_srun_needs_no_torchrun(nodes, first):
     }
     environment = dict(step)
     distributed.adopt_slurm(environment)
-    given = {name: value for name, value in environment.items() if name not in step}
-    assert 15000 <= int(given.pop("MASTER_PORT")) < 30000
-    assert given == {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": first}
+    others = {name: value for name, value in environment.items() if name not in step}
+    assert 15000 <= int(others.pop("MASTER_PORT")) < 30000
+    assert others == {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": first}
     again = dict(step, MASTER_ADDR="head", MASTER_PORT="1234")
     distributed.adopt_slurm(again)
     assert (again["MASTER_ADDR"], again["MASTER_PORT"]) == ("head", "1234")
@@ -161,7 +161,7 @@ def test_where_slurm_variables_are_ignored(environment):
     assert environment == before
 
 
-def alone(given):
+def alone(file):
     if os.environ["RANK"] == "1":
         os._exit(9)
     with pytest.MonkeyPatch.context() as patch:
@@ -170,7 +170,7 @@ def alone(given):
             with distributed.joined(CPU):
                 pass
         except PeerError as error:
-            given.write_text(str(error))
+            file.write_text(str(error))
 
 
 def test_processes_that_never_start_are_reported(start_world, tmp_path):

@@ -92,13 +92,13 @@ def path_options():
 
 
 def test_every_option_that_takes_a_path_is_known():
-    found = {*path_options()}
+    actual = {*path_options()}
     known = {(name.partition(" of ")[0].partition(" to ")[0], option) for name, option in OUTPUTS}
     known |= {(name, "out") for name in ALIKE}
-    settings = {(name, "settings") for name, _ in found} - {("train", "settings")}  # of networks: nothing is written
-    unknown = {(name, option) for name, option in found - settings - known if option not in INPUTS}
+    settings = {(name, "settings") for name, _ in actual} - {("train", "settings")}  # of networks: nothing is written
+    unknown = {(name, option) for name, option in actual - settings - known if option not in INPUTS}
     assert not unknown, "add it to READ, or to OUTPUTS with a command line"
-    assert known <= found
+    assert known <= actual
 
 
 class Tiny:
@@ -173,14 +173,14 @@ def run(digits, sets, tmp_path, monkeypatch):
         places |= {"TRAIN": digits / "motion/train.csv", "CFG": TOP / "configs/toy/moco.yaml"}
         for word, path in places.items():
             words = words.replace(word, str(path))
-        found = []
+        collected = []
         for word in words.split():
             if word.startswith("PLACED"):
-                found += PLACED("moco", digits, elsewhere if "elsewhere" in word else out)
+                collected += PLACED("moco", digits, elsewhere if "elsewhere" in word else out)
             else:
-                found.append(word)
+                collected.append(word)
         command, *analysis = name.partition(" of ")[0].partition(" to ")[0].split()
-        cli.run(command, [*analysis, *found])
+        cli.run(command, [*analysis, *collected])
 
     return begin
 
@@ -333,8 +333,8 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
 
     def shrink():
         cli.run("shrink", [*map(str, words), "--to", to, "--workers", "1", "--json"])
-        found = json.loads(capsys.readouterr().out)
-        return found["made"], found["kept"]
+        stored = json.loads(capsys.readouterr().out)
+        return stored["made"], stored["kept"]
 
     write_video(video, numbered(6))
     os.utime(video, ns=(10**18, 10**18))

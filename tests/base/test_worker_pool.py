@@ -90,9 +90,9 @@ def test_results_are_in_the_order_of_the_tasks(workers, number):
         time.sleep(0.03 if task % 3 == 0 else 0.0)  # others overtake it
         return task, os.getpid()
 
-    found = list(ordered(slow_at_first, iter(range(number)), workers))
-    assert [task for task, _ in found] == list(range(number))
-    processes = {pid for _, pid in found}
+    actual = list(ordered(slow_at_first, iter(range(number)), workers))
+    assert [task for task, _ in actual] == list(range(number))
+    processes = {pid for _, pid in actual}
     assert (os.getpid() in processes) == (workers == 0 and number > 0)
     assert len(processes) <= max(1, workers) and (number < 25 or len(processes) == max(1, workers))
 
@@ -139,15 +139,15 @@ def test_arrays_of_any_size_and_order():
             "words": ["é", task],
         }
 
-    for task, found in enumerate(ordered(make, range(5), 2)):
-        wanted = make(task, ItemGuard())
-        assert found.pop("words") == wanted.pop("words") and {*found} == {*wanted}
-        for name, array in found.items():
-            assert np.array_equal(array, wanted[name]) and array.dtype == wanted[name].dtype
+    for task, actual in enumerate(ordered(make, range(5), 2)):
+        expected = make(task, ItemGuard())
+        assert actual.pop("words") == expected.pop("words") and {*actual} == {*expected}
+        for name, array in actual.items():
+            assert np.array_equal(array, expected[name]) and array.dtype == expected[name].dtype
             assert array.flags.writeable and array.ctypes.data % 8 == 0
             array[...] = 1
-        assert found["large"].ctypes.data % 64 == 0
-        assert (found["large"] == 1).all() and (found["turned"] == 1).all()
+        assert actual["large"].ctypes.data % 64 == 0
+        assert (actual["large"] == 1).all() and (actual["turned"] == 1).all()
 
 
 def test_sockets_with_a_small_buffer_by_default(monkeypatch):
@@ -168,11 +168,11 @@ def test_sockets_with_a_small_buffer_by_default(monkeypatch):
     signal.alarm(5)
     try:
         tasks = [np.full(14 << 10, n, np.uint8) for n in range(12)]
-        found = list(ordered(lambda task, guard: task + 1, tasks, 1, ahead=4))
+        actual = list(ordered(lambda task, guard: task + 1, tasks, 1, ahead=4))
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    assert all(np.array_equal(task + 1, result) for task, result in zip(tasks, found, strict=True))
+    assert all(np.array_equal(task + 1, result) for task, result in zip(tasks, actual, strict=True))
 
 
 def test_more_than_containers_have_of_shared_memory():
@@ -213,10 +213,10 @@ def test_a_users_error_is_itself_when_its_task_has_its_turn(workers):
         time.sleep(0.02)
         return task
 
-    found = []
+    collected = []
     with pytest.raises(DecodeError) as caught:
-        found += ordered(fail, range(9), workers)
-    assert found == [0, 1, 2] and str(caught.value) == "a.mp4: not a video"
+        collected += ordered(fail, range(9), workers)
+    assert collected == [0, 1, 2] and str(caught.value) == "a.mp4: not a video"
     assert caught.value.__cause__ is None and type(caught.value) is DecodeError
 
 
@@ -246,15 +246,15 @@ def pairs_without_failed(how, bad):
     """A function of pairs of items that returns those that have not failed; `how()` is called at a bad one."""
 
     def function(task, guard):
-        found = []
+        collected = []
         for item in task:
             if item not in guard.failed:
                 guard.at(item)
                 time.sleep(0.001)
                 if item in bad:
                     how()
-                found.append(item)
-        return found, dict(guard.failed)
+                collected.append(item)
+        return collected, dict(guard.failed)
 
     return function
 
@@ -274,19 +274,19 @@ PAIRS = [(n, n + 1) for n in range(0, 40, 2)]
 )
 def test_a_worker_that_dies_costs_the_item_it_was_at(how, said, failures, capfd):
     bad = {5, 6, 11}
-    found = list(ordered(pairs_without_failed(how, bad), PAIRS, 2, on_failure=failures))
-    assert [items for items, _ in found] == [[n for n in pair if n not in bad] for pair in PAIRS]
+    actual = list(ordered(pairs_without_failed(how, bad), PAIRS, 2, on_failure=failures))
+    assert [items for items, _ in actual] == [[n for n in pair if n not in bad] for pair in PAIRS]
     assert sorted(failures) == [(n, f"its worker {said}") for n in sorted(bad)]
-    assert found[-1][1] == dict(failures) and found[2][1].keys() >= {5}  # later tasks know of it
+    assert actual[-1][1] == dict(failures) and actual[2][1].keys() >= {5}  # later tasks know of it
     assert capfd.readouterr() == ("", "")
 
 
 def test_an_item_that_hangs_fails_after_the_timeout(failures):
     start = time.monotonic()
-    found = list(
+    actual = list(
         ordered(pairs_without_failed(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_failure=failures)
     )
-    assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
+    assert [items for items, _ in actual] == [[n for n in pair if n != 8] for pair in PAIRS]
     assert failures == [(8, "timed out after 0.5 s, twice (timeout=SECONDS, of a run data.timeout)")]
     assert 0.5 < time.monotonic() - start < 60
 
@@ -328,13 +328,13 @@ def test_workers_stay_when_the_thread_that_started_them_ends(failures):
         return task, os.getpid()
 
     results = ordered(work, range(20), 2, on_failure=failures)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(next(results)))
+    collected = []
+    thread = threading.Thread(target=lambda: collected.append(next(results)))
     thread.start()
     thread.join()
-    found += results
-    assert [task for task, _ in found] == list(range(20)) and not failures
-    assert len({pid for _, pid in found}) == 2  # no process was replaced
+    collected += results
+    assert [task for task, _ in collected] == list(range(20)) and not failures
+    assert len({pid for _, pid in collected}) == 2  # no process was replaced
 
 
 FILES = """
@@ -440,13 +440,13 @@ def test_processes_that_end_before_they_get_to_an_item(how, failures):
             os._exit(5) if how == "die" else time.sleep(100)
         return task
 
-    found = []
+    collected = []
     said = "ended with exit code 5" if how == "die" else "timed out after 0.2 s"
     with pytest.raises(
         DataError, match=f"3 workers in a row died before finishing a sample .last: .*{said}.*lower workers=N"
     ):
-        found += ordered(never, range(9), 2, timeout=0.2, on_failure=failures)
-    assert found == list(range(len(found))) and not failures
+        collected += ordered(never, range(9), 2, timeout=0.2, on_failure=failures)
+    assert collected == list(range(len(collected))) and not failures
 
 
 def test_a_function_that_ignores_failed_items(failures):
@@ -655,8 +655,8 @@ def in_a_daemonic_process(function, *arguments):
 
 
 def test_a_daemonic_process_does_the_work_itself():
-    found, log = in_a_daemonic_process(lambda: list(ordered(lambda task, guard: 2 * task, range(5), 2)))
-    assert found == [0, 2, 4, 6, 8]
+    actual, log = in_a_daemonic_process(lambda: list(ordered(lambda task, guard: 2 * task, range(5), 2)))
+    assert actual == [0, 2, 4, 6, 8]
     assert log == [
         "a daemonic process, as of Celery or multiprocessing.Pool, may not start workers: workers=0 is used, so "
         "nothing stops a video at which its decoder hangs or crashes"

@@ -25,8 +25,8 @@ def test_accuracies_and_the_difference(finetuned, tmp_path, monkeypatch, capsys)
     for (split, seed), right in {("1", 0): 8, ("1", 1): 6, ("2", 0): 4, ("2", 1): 6}.items():
         write(tmp_path / f"tuned/{split}-{seed}", right)
         write(tmp_path / f"scratch/{split}-{seed}", 2)
-    given = [f"{name}={tmp_path}/{name}/{{split}}-{{seed}}" for name in ("tuned", "scratch")]
-    words = ["finetuned.py", *given, "--splits", "1", "2", "--seeds", "0", "1", "--out", str(tmp_path / "out.json")]
+    arguments = [f"{name}={tmp_path}/{name}/{{split}}-{{seed}}" for name in ("tuned", "scratch")]
+    words = ["finetuned.py", *arguments, "--splits", "1", "2", "--seeds", "0", "1", "--out", str(tmp_path / "out.json")]
     monkeypatch.setattr(sys, "argv", words)
     finetuned()
     printed = capsys.readouterr().out

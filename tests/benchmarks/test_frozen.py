@@ -31,7 +31,7 @@ def made(count, seed, spread=1.0):
 def test_accuracies_are_those_of_other_code(frozen):
     gallery, query = made(60, 0, 0.5), made(31, 1, 0.5)
     groups = np.array([f"{n % 3} {n // 12}" for n in range(60)])
-    found = frozen["judge"](gallery, query, groups)
+    actual = frozen["judge"](gallery, query, groups)
     cosine = normalize(query.x, dim=1) @ normalize(gallery.x, dim=1).T
     near = cosine.topk(20, dim=1)
     votes = torch.zeros(31, 3).index_put_(
@@ -39,15 +39,15 @@ def test_accuracies_are_those_of_other_code(frozen):
         (near.values / 0.07).exp(),
         accumulate=True,
     )
-    assert np.array_equal(found[0], gallery.label[near.indices[:, 0]] == query.label)
-    assert np.array_equal(found[1], votes.argmax(dim=1) == query.label)
+    assert np.array_equal(actual[0], gallery.label[near.indices[:, 0]] == query.label)
+    assert np.array_equal(actual[1], votes.argmax(dim=1) == query.label)
     mean, deviation = gallery.x.mean(dim=0), gallery.x.std(dim=0, correction=0)
     x, y = (((part.x - mean) / deviation).double().numpy() for part in (gallery, query))
     right = [
         LogisticRegression(C=cost, max_iter=5000).fit(x, gallery.label).predict(y) == query.label.numpy()
         for cost in frozen["COSTS"]
     ]
-    assert any(np.array_equal(found[2], each) for each in right)
+    assert any(np.array_equal(actual[2], each) for each in right)
 
 
 def test_a_difference_is_over_all_videos_and_groups_stay_together(frozen):
@@ -63,10 +63,10 @@ def test_a_difference_is_over_all_videos_and_groups_stay_together(frozen):
 
 def test_the_command(frozen, digits, tmp_path, monkeypatch, capsys):
     lists = digits / "motion"
-    given = ["--lists", str(lists), "--splits", "1", "--seeds", "0", "1", "--group", r"(\d)\.mp4", "--clips", "1"]
+    arguments = ["--lists", str(lists), "--splits", "1", "--seeds", "0", "1", "--group", r"(\d)\.mp4", "--clips", "1"]
     untrained = f"random:{TOY};seed={{seed}};data.workers=0"
     networks = [f"both={untrained}", "sum=floor:thumbnails+0.5*floor:differences"]
-    monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given, "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *arguments, "--out", str(tmp_path)])
     for _ in range(2):  # the second time from the features that are kept
         frozen["main"]()
     lines = capsys.readouterr().out.splitlines()
@@ -74,6 +74,6 @@ def test_the_command(frozen, digits, tmp_path, monkeypatch, capsys):
     assert {line.split(" | ")[0] for line in lines} >= {"| sum"}
     kept = json.loads((tmp_path / "results.json").read_text())
     assert kept["accuracies"]["both"].keys() == {"1, seed 0", "1, seed 1"}
-    monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given[:-3], "_g(.)", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *arguments[:-3], "_g(.)", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="--group _g"):
         frozen["main"]()

@@ -53,18 +53,18 @@ def test_all_of_it_on_a_cpu(python, tmp_path):
     status, steps = run(tmp_path / "out", str(python))
     texts = {path.stem: path.read_text() for path in sorted((tmp_path / "out").glob("*.txt"))}
     assert (status, steps) == (0, dict.fromkeys(STEPS, 0)), texts
-    found = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*.json")}
+    actual = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*.json")}
     for name in [name for name in STEPS if name.startswith(("steps", "compiled", "data_path", "decode"))]:
-        values = figures({key: value for key, value in found[name].items() if key != "machine"})
+        values = figures({key: value for key, value in actual[name].items() if key != "machine"})
         assert values and all(math.isfinite(value) and value > 0 for value in values), name
     ours, torchs = "**vidssl**, float32", "**vidssl**, float32, norms of torch"
     forms = {"steps_r18": [ours, torchs], "compiled_r18": [ours, f"{ours}, compiled", torchs, f"{torchs}, compiled"]}
-    for name, wanted in forms.items():
-        assert list(found[name]["train_step"]["resnet3d18, 4 x 32"]) == wanted
+    for name, expected in forms.items():
+        assert list(actual[name]["train_step"]["resnet3d18, 4 x 32"]) == expected
     assert "aten::" in texts["steps_r18"]
     paths = [f"resnet3d18, 4 x 32, {source}, {place}" for source in ("files", "frames") for place in ("cpu", "device")]
-    assert list(found["data_path_r18"]["data_path"]) == paths
-    assert list(found["decode"]["decode"]) == ["pyav", "torchcodec"]
+    assert list(actual["data_path_r18"]["data_path"]) == paths
+    assert list(actual["decode"]["decode"]) == ["pyav", "torchcodec"]
     assert "skipped" in texts["tests"] and (tmp_path / "out" / "tests.xml").is_file()
     losses = [json.loads(line)["loss"] for line in (tmp_path / "out" / "network.jsonl").read_text().splitlines()]
     assert losses and all(map(math.isfinite, losses))

@@ -28,18 +28,18 @@ def test_cmc_is_trained_on_the_learned_flow_which_is_frozen(views, monkeypatch):
     name = "not volume preserving, semi-supervised"
     flows, fit = [], views["fit"]
 
-    def spy(run, method, given):
-        found = fit(run, method, given)
+    def spy(run, method, lists):
+        actual = fit(run, method, lists)
         split = getattr(method.backbone, "split", None)
         flow = method.backbone if split is None else split.flow
         flows.append({key: value.clone() for key, value in flow.state_dict().items()})
-        return found
+        return actual
 
     monkeypatch.setitem(views["measure"].__globals__, "fit", spy)
-    given = {"train": images(), "test": images(), "labels10": images(known=8)}
-    found = views["measure"](name, 1, given, SHORT)
+    lists = {"train": images(), "test": images(), "labels10": images(known=8)}
+    actual = views["measure"](name, 1, lists, SHORT)
     learned, used = flows
     assert learned.keys() == used.keys() and all(torch.equal(used[key], value) for key, value in learned.items())
     assert any(value.any() for key, value in learned.items() if ".f.2." in key)  # it starts as the identity
-    assert {"i_nce", "knn", "logistic", "flow i_nce"} <= found.keys()
-    assert ("flow accuracy_first" in found) == ("semi" in name)
+    assert {"i_nce", "knn", "logistic", "flow i_nce"} <= actual.keys()
+    assert ("flow accuracy_first" in actual) == ("semi" in name)

@@ -30,8 +30,8 @@ def videos(tmp_path):
 def test_each_group_is_left_out_once(script, videos, monkeypatch, how):
     folder, names = videos
     groups = ["--group", r"p(\d)_"] if how == "expression" else ["--groups", str(folder / "groups.csv")]
-    given = [str(folder / "lists" / "train.csv"), *groups, "--out", str(folder / "out")]
-    monkeypatch.setattr(sys, "argv", ["leave_one_out.py", *given])
+    arguments = [str(folder / "lists" / "train.csv"), *groups, "--out", str(folder / "out")]
+    monkeypatch.setattr(sys, "argv", ["leave_one_out.py", *arguments])
     script.main()
     tested = []
     for split, person in ((1, "1"), (2, "2"), (3, "3")):

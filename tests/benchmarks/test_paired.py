@@ -16,8 +16,8 @@ def paired(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = runpy.run_path(str(BENCHMARKS / "paired.py"), run_name="paired")
 
-    def run(*given):
-        monkeypatch.setattr(sys, "argv", ["paired.py", *given])
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["paired.py", *arguments])
         names["main"]()
 
     return run

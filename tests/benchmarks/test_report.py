@@ -233,5 +233,5 @@ def test_a_page_with_a_mistake_is_left_as_it_is(tmp_path, text, given):
 
 def test_reproduce_is_what_the_tool_makes_of_the_results():
     page = TOP / "docs" / "results" / "reproduce.md"
-    given = "it is stale: python benchmarks/report.py docs/results --into docs/results/reproduce.md"
-    assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), given
+    remedy = "it is stale: python benchmarks/report.py docs/results --into docs/results/reproduce.md"
+    assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), remedy

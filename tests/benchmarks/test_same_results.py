@@ -25,9 +25,9 @@ def test_differences_are_named(tmp_path):
         torch.save({"weights": torch.tensor([0.0, value])}, folder / "last.pt")
         (folder / "equal.csv").write_text("path\n")
     (tmp_path / "new" / "more.csv").write_text("path\n")
-    found = SAME["differing_files"](tmp_path / "old", tmp_path / "new")
-    assert found.keys() == {"results.json.0.R@1", "index.html.1", "x.npy", "last.pt.weights", "more.csv"}
-    assert found["results.json.0.R@1"] == "1.0 | 1.5" and found["more.csv"] == "only in new"
+    actual = SAME["differing_files"](tmp_path / "old", tmp_path / "new")
+    assert actual.keys() == {"results.json.0.R@1", "index.html.1", "x.npy", "last.pt.weights", "more.csv"}
+    assert actual["results.json.0.R@1"] == "1.0 | 1.5" and actual["more.csv"] == "only in new"
     assert SAME["differing_files"](tmp_path / "old", tmp_path / "old") == {}
 
 

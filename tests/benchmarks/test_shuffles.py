@@ -25,7 +25,7 @@ def test_training_on_shuffled_patches_helps_on_shuffles_and_costs_on_whole_image
     chosen = ["--corruptions", "global_shuffle", "--severities", "1"]  # severity 1: 2x2 patches
     words = [str(tmp_path / "digits/test.csv"), "--checkpoint", *networks, *chosen, "--out", str(tmp_path / "out")]
     cli.run("analyze", ["robustness", *words, "--quiet"])
-    found = {name: json.loads((tmp_path / f"out/{name}/results.json").read_text()) for name in ("whole", "shuffled")}
-    whole, shuffled = ({name: results[name] for name in ("top1", "top1_mPC")} for results in found.values())
+    scores = {name: json.loads((tmp_path / f"out/{name}/results.json").read_text()) for name in ("whole", "shuffled")}
+    whole, shuffled = ({name: results[name] for name in ("top1", "top1_mPC")} for results in scores.values())
     assert whole["top1"] > shuffled["top1"] + 0.1
     assert whole["top1_mPC"] < 0.4 < 0.5 < shuffled["top1_mPC"]

@@ -132,7 +132,7 @@ def test_what_is_run_and_what_the_table_says_of_it(
     words = ["study.py", str(tmp_path / "configs"), "--lists", lists, "--out", str(tmp_path / "s"), *options]
     commands = {}
     monkeypatch.setitem(
-        study["main"].__globals__, "run_all", lambda out, given, jobs: commands.update(given) or [*given]
+        study["main"].__globals__, "run_all", lambda out, arguments, jobs: commands.update(arguments) or [*arguments]
     )
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit, match="failed: "):
@@ -193,8 +193,8 @@ def test_each_encoder_and_clip_has_its_untrained_network(study, tmp_path):
     runs = {name: (tmp_path / "a.yaml", words) for name, words in settings.items()}
     first = study["untrained_runs"](runs, [])
     assert first == {f"untrained-{name}": runs[name] for name in ("moco", "wide", "long", "large")}
-    given = ["backbone={name: b}", "evaluate.size=8", "data.sampler.frames=2"]
-    assert study["untrained_runs"](runs, given) == {"untrained": runs["moco"]}
+    overrides = ["backbone={name: b}", "evaluate.size=8", "data.sampler.frames=2"]
+    assert study["untrained_runs"](runs, overrides) == {"untrained": runs["moco"]}
 
 
 def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeyp
         (tmp_path / name / "results.json").write_text(json.dumps({"splits": {int(k): v for k, v in measured.items()}}))
     draw = study["draw_sweep"]
     chart = draw.__globals__["sweep_chart"]
-    monkeypatch.setitem(draw.__globals__, "sweep_chart", lambda *given: drawn.append(given) or chart(*given))
+    monkeypatch.setitem(draw.__globals__, "sweep_chart", lambda *options: drawn.append(options) or chart(*options))
     assert draw(tmp_path, [*runs], knob, "2 seeds").read_bytes().startswith(b"\x89PNG")
     ((label, values, series, dots),) = drawn
     assert (label, values, dots) == ("sigma", [0.5, 2.0], "2 seeds")
@@ -225,12 +225,12 @@ def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeyp
 
 
 def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path):
-    given = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait=1"]
+    arguments = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait=1"]
     child = os.fork()
     if not child:
         status = 1
         try:
-            sys.argv = given
+            sys.argv = arguments
             study["main"]()
         except SystemExit as end:
             status = end.code
@@ -284,7 +284,7 @@ def test_the_command_of_a_study_leaves_what_tells_its_runs_apart(path):
     """Settings of the command come last, and replace those of a run."""
     text = path.read_text()
     header = "".join(line[1:] for line in text.splitlines(keepends=True) if line.startswith("#"))
-    given = {*re.findall(r"(?:^|[\s'\"])([a-z_][\w.]*)=", header)}
+    keys = {*re.findall(r"(?:^|[\s'\"])([a-z_][\w.]*)=", header)}
     for name, settings in YAML(typ="safe").load(text)["runs"].items():
-        replaced = {setting.split("=")[0] for setting in settings or ()} & given
+        replaced = {setting.split("=")[0] for setting in settings or ()} & keys
         assert not replaced, f"run {name}: {replaced}"

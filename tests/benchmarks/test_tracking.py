@@ -34,10 +34,10 @@ def otb(tmp_path):
 
 @pytest.mark.parametrize(("name", "count"), [("tabs", 8), ("commas", 7)])
 def test_sequences_of_otb_are_read(otb, name, count):
-    (found,) = tracking.sequences(otb / name, "test", 9, otb / "out", tracker_settings(QUICK))
-    assert len(found.frames) == len(found.boxes) == count
-    np.testing.assert_array_equal(found.truth, [[8 + 2 * t, 10, 24 + 2 * t, 26] for t in range(count)])
-    assert found.frames[3, :, 12, 15].tolist() == [250, 200, 40]  # RGB, inside the box
+    (actual,) = tracking.sequences(otb / name, "test", 9, otb / "out", tracker_settings(QUICK))
+    assert len(actual.frames) == len(actual.boxes) == count
+    np.testing.assert_array_equal(actual.truth, [[8 + 2 * t, 10, 24 + 2 * t, 26] for t in range(count)])
+    assert actual.frames[3, :, 12, 15].tolist() == [250, 200, 40]  # RGB, inside the box
     assert (otb / "out" / name / "proposals" / "img.npz").exists()
 
 

@@ -62,26 +62,26 @@ def function_of(job):
 def arguments_of(function):
     """Type and default of each argument of a function by name, of `*settings` and of `**options` too."""
     hints = get_type_hints(function, include_extras=True)
-    found = {}
+    collected = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             options = get_type_hints(get_args(hints[name])[0], include_extras=True)
-            found |= {option: (kind, None) for option, kind in options.items()}
+            collected |= {option: (kind, None) for option, kind in options.items()}
         else:
-            found[name] = (hints[name], REQUIRED if parameter.default is parameter.empty else parameter.default)
-    return found
+            collected[name] = (hints[name], REQUIRED if parameter.default is parameter.empty else parameter.default)
+    return collected
 
 
 def expected_of(name):
     """The arguments of a command: those of its function, of `train` also the splits of `train_splits`."""
-    found = arguments_of(function_of(JOBS[name]))
+    actual = arguments_of(function_of(JOBS[name]))
     if name == "train":
         others = arguments_of(vidssl.train_splits)
-        assert {*others} - {*found} == {"splits"}
-        found["splits"] = (others["splits"][0], None)
+        assert {*others} - {*actual} == {"splits"}
+        actual["splits"] = (others["splits"][0], None)
     return {
         argument: about
-        for argument, about in found.items()
+        for argument, about in actual.items()
         if about[0] not in PYTHON and (name, argument) not in OF_MODULES
     }
 
@@ -194,9 +194,9 @@ def error_of(command, *words):
 def test_only_what_is_given_is_passed_on():
     assert parsed("check", "list.csv", "--out", "x") == {"videos": Path("list.csv"), "out": Path("x"), "json": False}
     assert parsed("map", "--features", "f", "--out", "x").keys() == {"features", "out", "json"}
-    given = parsed("test", "l.csv", "--checkpoint", "a.pt", "--out", "x", "--trust-checkpoint", "--clips", "2", "a=1")
-    del given["json"]
-    assert given == {
+    words = parsed("test", "l.csv", "--checkpoint", "a.pt", "--out", "x", "--trust-checkpoint", "--clips", "2", "a=1")
+    del words["json"]
+    assert words == {
         "videos": Path("l.csv"),
         "model": "a.pt",
         "out": Path("x"),
@@ -208,12 +208,12 @@ def test_only_what_is_given_is_passed_on():
 
 def test_options_and_settings_in_any_order():
     words = ["a=1", "l.csv", "--checkpoint", "x.pt", "b=2", "--out", "o", "--splits", "1", "2", "c={split}"]
-    given = parsed("test", "l.csv", *(word for word in words if word != "l.csv"))
-    assert given["splits"] == [1, 2] and given["settings"] == ["a=1", "b=2", "c={split}"]
-    given = parsed("train", "--cfg", "toy/sce", "steps=1", "--splits", "3", "1", "seed={split}")
-    assert given["splits"] == [3, 1] and given["settings"] == ["steps=1", "seed={split}"]
-    given = parsed("analyze invariance", "l.csv", "--checkpoint", "a", "b", "--out", "o", "--imports", "m", "n", "k=1")
-    assert (given["model"], given["imports"], given["settings"]) == (["a", "b"], ["m", "n"], ["k=1"])
+    values = parsed("test", "l.csv", *(word for word in words if word != "l.csv"))
+    assert values["splits"] == [1, 2] and values["settings"] == ["a=1", "b=2", "c={split}"]
+    values = parsed("train", "--cfg", "toy/sce", "steps=1", "--splits", "3", "1", "seed={split}")
+    assert values["splits"] == [3, 1] and values["settings"] == ["steps=1", "seed={split}"]
+    values = parsed("analyze invariance", "l.csv", "--checkpoint", "a", "b", "--out", "o", "--imports", "m", "n", "k=1")
+    assert (values["model"], values["imports"], values["settings"]) == (["a", "b"], ["m", "n"], ["k=1"])
 
 
 def test_options_with_and_without_a_value():
@@ -334,12 +334,12 @@ def test_other_spellings_name_the_right_one(command, words, message):
 def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     words = [digits / "motion/test.csv", "--out", tmp_path / "checked", "--json", "--workers", "1"]
     cli.run("check", [str(word) for word in words])
-    found = json.loads(capsys.readouterr().out)
-    assert (found["rows"], found["kept"], found["findings"]) == (16, 16, [])
-    assert found["list"] == str(tmp_path / "checked/test.csv")
+    stored = json.loads(capsys.readouterr().out)
+    assert (stored["rows"], stored["kept"], stored["findings"]) == (16, 16, [])
+    assert stored["list"] == str(tmp_path / "checked/test.csv")
     cli.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert [*found] == ["report"] and found["report"].startswith("112 videos found")
+    stored = json.loads(capsys.readouterr().out)
+    assert [*stored] == ["report"] and stored["report"].startswith("112 videos found")
     cli.run("doctor", ["--json"])
     assert json.loads(capsys.readouterr().out)["decoding with pyav"]["works"]
 

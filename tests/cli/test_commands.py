@@ -40,8 +40,8 @@ def settings(digits, output, *more):
 def trained(digits, tmp_path_factory):
     """Folder of a run that was interrupted after step 4 and finished by the command; what it printed and logged."""
     folder = tmp_path_factory.mktemp("run") / "run"
-    given = settings(digits, folder, "data.workers=0")
-    train(load_run(TOY, given), until=4)
+    overrides = settings(digits, folder, "data.workers=0")
+    train(load_run(TOY, overrides), until=4)
     log = logging.Handler()
     lines = []
     log.emit = lambda record: lines.append(record.getMessage())
@@ -49,7 +49,7 @@ def trained(digits, tmp_path_factory):
     logging.getLogger("vidssl").setLevel(logging.INFO)
     try:
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            cli.run("train", ["--cfg", str(TOY), *given])
+            cli.run("train", ["--cfg", str(TOY), *overrides])
     finally:
         logging.getLogger("vidssl").removeHandler(log)
     return folder, out.getvalue(), "\n".join(lines)
@@ -130,8 +130,8 @@ def test_a_mistake_of_a_training_is_named_before_it_begins(changes, message, ref
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "classes.txt").write_text("a\nb\n")
     (tmp_path / "one.csv").write_text("path,label\na.mp4,1\nb.mp4,2\n")
-    given = [*settings(digits, tmp_path / "run", "data.workers=0"), *changes]
-    shown = refused("train", "--cfg", TOY, *(word.replace("OUT", str(tmp_path)) for word in given))
+    overrides = [*settings(digits, tmp_path / "run", "data.workers=0"), *changes]
+    shown = refused("train", "--cfg", TOY, *(word.replace("OUT", str(tmp_path)) for word in overrides))
     assert re.search(message, shown, re.DOTALL), shown
     assert not (tmp_path / "run/checkpoints").exists()
 

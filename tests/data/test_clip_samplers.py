@@ -112,14 +112,14 @@ def test_reverse_is_a_flip_at_its_rate(rate):
 @pytest.mark.parametrize("count", [64, 65, 73, 100, 911])
 @pytest.mark.parametrize("clips", [1, 2, 3, 10])
 def test_uniform_clips_span_the_video(count, clips):
-    found = Uniform(Uniform.Config(frames=8, seconds=2.56, clips=clips))(meta(count), [])
-    assert len(found) == clips
-    assert all(clip.indices.tolist() == spaced(clip.first, 64, 8) for clip in found)
-    starts = np.array([clip.first for clip in found])
+    drawn = Uniform(Uniform.Config(frames=8, seconds=2.56, clips=clips))(meta(count), [])
+    assert len(drawn) == clips
+    assert all(clip.indices.tolist() == spaced(clip.first, 64, 8) for clip in drawn)
+    starts = np.array([clip.first for clip in drawn])
     if clips == 1:
         assert abs(starts[0] - (count - 64) / 2) <= 0.5
     else:
-        assert found[0].first == 0 and found[-1].last == count - 1
+        assert drawn[0].first == 0 and drawn[-1].last == count - 1
         assert np.abs(starts - np.linspace(0, count - 64, clips)).max() <= 0.5
 
 
@@ -143,12 +143,12 @@ def test_7_short_videos_follow_the_policy(name, short, count):
             sampler(meta(count), views)
         return
     for clip in sampler(meta(count), views):
-        wanted = [clip.first + n for n in (0, 5, 10, 15)]
+        needed = [clip.first + n for n in (0, 5, 10, 15)]
         if count >= 16:
-            assert clip.indices.tolist() == wanted and clip.last == clip.first + 15 < count
+            assert clip.indices.tolist() == needed and clip.last == clip.first + 15 < count
         else:
             assert (clip.first, clip.last) == (0, count - 1)
-            expected = [n % count for n in wanted] if short == "loop" else [min(n, count - 1) for n in wanted]
+            expected = [n % count for n in needed] if short == "loop" else [min(n, count - 1) for n in needed]
             assert clip.indices.tolist() == expected
 
 
@@ -233,13 +233,13 @@ def test_a_clip_that_begins_too_late_is_an_error(video, length, short):
 @pytest.mark.parametrize("short", ["loop", "hold"])
 def test_samplers_of_vidssl_begin_clips_where_they_can(length, short):
     """All of them, and the changes of clips that corruptions and analyses make, in videos of any length and rate."""
-    given = {"frames": 4, "short_video": short, **length}
+    options = {"frames": 4, "short_video": short, **length}
     more = {"random": {"jitter": 0.9}, "pair": {"min_gap": 3, "no_room": "closest"}, "spaced": {"distance": 2}}
     samplers = [
-        SAMPLERS[name](SAMPLERS[name].Config(**given, **more.get(name, {})))
+        SAMPLERS[name](SAMPLERS[name].Config(**options, **more.get(name, {})))
         for name in ("random", "segments", "uniform", "center", "pair", "spaced")
     ]
-    settings, rng = ClipSettings(**given), generator(0, 8)
+    settings, rng = ClipSettings(**options), generator(0, 8)
     for n in range(60):
         count = int(rng.integers(1, 60))
         video = varying(count, n) if n % 2 else meta(count, float(rng.uniform(5, 60)))

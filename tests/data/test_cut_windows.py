@@ -44,13 +44,13 @@ def test_windows_have_one_length_keep_their_distance_and_leave_nothing_out(fps):
     for _ in range(100):
         count = int(rng.integers(1, 5000))
         windows = TimeWindows(float(rng.uniform(0.1, 5)), float(rng.uniform(0.11, 5)))
-        found = windows.frames(VideoMeta(count, fps, 32, 32))
-        length, starts = round(windows.window * fps), [first for first, _ in found]
-        assert {stop - first for first, stop in found} == {min(length, count)}
-        assert starts[0] == 0 and starts == sorted({*starts}) and found[-1][1] <= count
+        cut = windows.frames(VideoMeta(count, fps, 32, 32))
+        length, starts = round(windows.window * fps), [first for first, _ in cut]
+        assert {stop - first for first, stop in cut} == {min(length, count)}
+        assert starts[0] == 0 and starts == sorted({*starts}) and cut[-1][1] <= count
         assert starts[:-1] == [round(n * windows.stride * fps) for n in range(len(starts) - 1)]  # no drift
         covered = np.zeros(count, bool)
-        for first, stop in found:
+        for first, stop in cut:
             covered[first:stop] = True
         if windows.stride < windows.window:
             assert covered.all()
@@ -111,14 +111,14 @@ def test_files_are_opened_once_and_nothing_is_decoded(listed, monkeypatch, worke
     for name in ("fetch", "iter_frames"):
         monkeypatch.setattr(decode.PyAV, name, decoded)
     videos = listed("a", "b")
-    found = cut_into_windows(videos, TimeWindows(1.0, 0.6), DecodeSettings(), workers=workers)
-    rows = [(record.path[-5], record.label, record.start, record.end) for record in found.records]
+    actual = cut_into_windows(videos, TimeWindows(1.0, 0.6), DecodeSettings(), workers=workers)
+    rows = [(record.path[-5], record.label, record.start, record.end) for record in actual.records]
     assert rows == [("a", 0, 0, 1), ("a", 0, 0.6, 1.6), ("a", 0, 1.2, 2.2), ("a", 0, 1.4, 2.4), ("b", 1, 0, 0.8)]
-    assert found.names[0] == "a.mp4" and found.root == videos.root and found.fingerprint != videos.fingerprint
+    assert actual.names[0] == "a.mp4" and actual.root == videos.root and actual.fingerprint != videos.fingerprint
 
     opened = []
     real = reader.open_container
-    monkeypatch.setattr(reader, "open_container", lambda *given: (opened.append(given[0]), real(*given))[1])
+    monkeypatch.setattr(reader, "open_container", lambda *arguments: (opened.append(arguments[0]), real(*arguments))[1])
     spans = VideoList(
         videos.path, Records(videos.root, [VideoRecord("a.mp4", 0, n / 5, n / 5 + 0.8) for n in range(8)]), ()
     )
@@ -130,9 +130,9 @@ def test_files_that_cannot_be_opened(listed):
     videos = listed("a", "broken", "b")
     with pytest.raises(DataError, match=r"broken\.mp4"):
         cut_into_windows(videos, TimeWindows(1.0, 1.0), DecodeSettings())
-    found = cut_into_windows(videos, TimeWindows(1.0, 1.0), DecodeSettings(), keep_missing=True)
-    assert [name[0] for name in found.names] == ["a", "a", "a", "b", "b"]
-    assert [(r.start, r.end) for r in found.records][3] == (None, None)  # reported where it is decoded
+    actual = cut_into_windows(videos, TimeWindows(1.0, 1.0), DecodeSettings(), keep_missing=True)
+    assert [name[0] for name in actual.names] == ["a", "a", "a", "b", "b"]
+    assert [(r.start, r.end) for r in actual.records][3] == (None, None)  # reported where it is decoded
     for bad in ((0, 1), (1, -1), (float("nan"), 1), (1, float("inf"))):
         with pytest.raises(ConfigError, match="is not above 0"):
             TimeWindows(*bad)

@@ -181,8 +181,8 @@ def test_three_crops_of_each_clip_in_order(tmp_path, write_video):
     assert len(views) == 9 and all(view.shape == (2, 3, 30, 30) for view in views)
     starts = [0, 6, 12]
     expected = [[60 + 60 * crop + 3 * (start + kept) for kept in (0, 3)] for start in starts for crop in range(3)]
-    found = [view[:, :, 10:20, 10:20].mean(axis=(1, 2, 3)) for view in views]
-    assert np.abs(np.array(found) - np.array(expected)).max() < 1.5
+    actual = [view[:, :, 10:20, 10:20].mean(axis=(1, 2, 3)) for view in views]
+    assert np.abs(np.array(actual) - np.array(expected)).max() < 1.5
 
 
 def test_one_recipe_serves_all_clips_and_recipes_keep_their_clips(path, everything):

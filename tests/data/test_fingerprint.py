@@ -77,11 +77,11 @@ def test_a_folder_of_images_is_its_images(make, tmp_path):
     assert (here["files"], here["bytes"]) == (1, 22)
     (tmp_path / "a/v/.hidden").touch()
     assert identify(listed) == here
-    found = [here["sizes"]]
+    actual = [here["sizes"]]
     for file, content in {"v/img_0.jpg": b"other", "v/img_2.jpg": b"", "v/img_3.jpg": b"x" * 12}.items():
         (tmp_path / "a" / file).write_bytes(content)
-        found.append(identify(listed)["sizes"])
-    assert len({*found}) == 4
+        actual.append(identify(listed)["sizes"])
+    assert len({*actual}) == 4
     old = identify(listed)
     for number, fill in enumerate((b"y", b"z")):  # in the middle, of the same size: all images count
         (tmp_path / "a/v/img_1.jpg").write_bytes(fill * 11)
@@ -106,10 +106,10 @@ def test_a_file_of_many_rows_is_inspected_once(make, monkeypatch):
     listed = make("a", FILES, rows, "path,start")
     looked, lstat = [], os.lstat
     monkeypatch.setattr(fingerprint.os, "lstat", lambda path: (looked.append(str(path)), lstat(path))[1])
-    found = identify(listed)
-    assert len(listed) == 21 and found["files"] == 3
+    actual = identify(listed)
+    assert len(listed) == 21 and actual["files"] == 3
     assert sum(path.endswith(".mp4") for path in looked) == 3
-    assert found["sizes"] == identify(make("a", {}, FILES))["sizes"]
+    assert actual["sizes"] == identify(make("a", {}, FILES))["sizes"]
 
 
 def test_copies_are_known_by_the_settings_above_them(make, tmp_path):
@@ -135,8 +135,8 @@ def test_links_to_copies_are_copies(make, tmp_path):
     (tmp_path / "farm/1.mp4").symlink_to("../copies/x/1.mp4")
     (tmp_path / "farm/y").symlink_to(tmp_path / "copies/x")
     for rows, count in ((["1.mp4"], 5), (["y/2.mp4"], 6), (["../farm/y/../x/2.mp4"], 6)):
-        found = identify(make("farm", {}, rows))
-        assert (found["copies"], found["bytes"], found["missing"]) == (settings, count, 0), rows
+        actual = identify(make("farm", {}, rows))
+        assert (actual["copies"], actual["bytes"], actual["missing"]) == (settings, count, 0), rows
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "7", ""])

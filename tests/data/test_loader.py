@@ -223,8 +223,8 @@ def test_1_a_broken_video_is_replaced_by_the_next_one(spoiled):
         sample, whole = dataset[7, asked], dataset[7, taken]
         assert (sample.index, sample.label) == (taken, whole.label)
         assert all(np.array_equal(a, b) for a, b in zip(sample.views, whole.views, strict=True))
-        wanted = {3: ["03", "04"], 4: ["04"], 39: ["39"], 2: []}[asked]
-        assert [Path(broken).stem for broken, _ in sample.replaced] == wanted
+        expected = {3: ["03", "04"], 4: ["04"], 39: ["39"], 2: []}[asked]
+        assert [Path(broken).stem for broken, _ in sample.replaced] == expected
         assert all("not a video" in reason for _, reason in sample.replaced)
     with pytest.raises(DataError, match=r"03\.mp4"):
         training_set(path)[0, 3]
@@ -302,19 +302,19 @@ def test_4_a_broken_video_in_evaluation_is_an_error(spoiled):
 def test_4_allow_missing_leaves_broken_videos_out_and_names_them(spoiled):
     path = spoiled(4, 5, 6, 7, 9)
     Path(read_list(path).records[20].path).unlink()
-    found = list(eval_loader(test_set(path, skip=True), 4, 2))
-    sizes = [len(batch.index) for batch in found]
+    actual = list(eval_loader(test_set(path, skip=True), 4, 2))
+    sizes = [len(batch.index) for batch in actual]
     assert sizes == [4, 0, 3, 4, 4, 3, 4, 4, 4, 4]
     whole = [n for n in range(40) if n not in (4, 5, 6, 7, 9, 20)]
-    assert torch.cat([batch.index for batch in found]).tolist() == whole
-    assert found[1].views == () and found[1].index.dtype == found[1].label.dtype == torch.int64
-    missing = [pair for batch in found for pair in batch.replaced]
+    assert torch.cat([batch.index for batch in actual]).tolist() == whole
+    assert actual[1].views == () and actual[1].index.dtype == actual[1].label.dtype == torch.int64
+    missing = [pair for batch in actual for pair in batch.replaced]
     assert [Path(name).stem for name, _ in missing] == ["04", "05", "06", "07", "09", "20"]
     assert all(reason.startswith(f"{name}: ") for name, reason in missing)
     assert "not a video" in missing[0][1] and "No such file" in missing[-1][1]
     (straight,) = eval_loader(test_set(spoiled()), 40, 0)
     for n in range(2):
-        views = torch.cat([batch.views[n] for batch in found if batch.views])
+        views = torch.cat([batch.views[n] for batch in actual if batch.views])
         assert torch.equal(views, straight.views[n][whole])
 
 
@@ -334,8 +334,8 @@ def test_4_a_span_outside_its_file_is_a_broken_video(digits, tmp_path, write_vid
         list(Loader(training_set(path), sampler, 1))
     with pytest.raises(DataError, match=said):
         list(eval_loader(test_set(path), 3, 1))
-    (found,) = eval_loader(test_set(path, skip=True), 3, 1)
-    assert found.index.tolist() == [1, 2] and [reason for _, reason in found.replaced] == [reason]
+    (actual,) = eval_loader(test_set(path, skip=True), 3, 1)
+    assert actual.index.tolist() == [1, 2] and [reason for _, reason in actual.replaced] == [reason]
     result = check(path, out=tmp_path / "clean")
     assert [(each.finding, f"{tmp_path / each.path}: {each.reason}") for each in result.findings] == [
         ("span out of range", reason)
@@ -376,9 +376,9 @@ def test_fault_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, ca
     spell(hang, "04.mp4")
     dataset = training_set(path, replace=5)
     loader = Loader(dataset, [[(0, 3), (0, 9)], [(0, 10), (0, 4)], [(0, 12)]], 2, timeout=0.5)
-    found = list(loader)
-    assert [batch.index.tolist() for batch in found] == [[5, 9], [10, 5], [12]]
-    assert [[Path(name).stem for name, _ in batch.replaced] for batch in found] == [["03", "04"], ["04"], []]
+    actual = list(loader)
+    assert [batch.index.tolist() for batch in actual] == [[5, 9], [10, 5], [12]]
+    assert [[Path(name).stem for name, _ in batch.replaced] for batch in actual] == [["03", "04"], ["04"], []]
     (warning,) = (record.getMessage() for record in caplog.records)
     assert "04.mp4: timed out" in warning
 
@@ -389,8 +389,8 @@ def test_4_a_video_that_hangs_or_kills_in_evaluation(how, said, spell, spoiled):
     spell(how, "09.mp4", "30.mp4")
     with pytest.raises(DataError, match=rf"\S+(09|30)\.mp4: [^\n]*{said}[^\n]*skip=True[^\n]*$|08\.mp4: not"):
         list(eval_loader(test_set(path), 4, 2, timeout=0.3))
-    found = list(eval_loader(test_set(path, skip=True), 4, 2, timeout=0.3))
-    assert torch.cat([batch.index for batch in found]).tolist() == [n for n in range(40) if n not in (8, 9, 30)]
-    missing = [pair for batch in found for pair in batch.replaced]
+    actual = list(eval_loader(test_set(path, skip=True), 4, 2, timeout=0.3))
+    assert torch.cat([batch.index for batch in actual]).tolist() == [n for n in range(40) if n not in (8, 9, 30)]
+    missing = [pair for batch in actual for pair in batch.replaced]
     assert [Path(name).stem for name, _ in missing] == ["08", "09", "30"]
     assert said in missing[1][1] and said in missing[2][1]

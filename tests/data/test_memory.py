@@ -57,8 +57,8 @@ def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
 
 def private_kilobytes():
     """Private memory of this process."""
-    found = re.findall(r"^Private_\w+: +(\d+) kB$", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
-    return sum(map(int, found))
+    sizes = re.findall(r"^Private_\w+: +(\d+) kB$", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
+    return sum(map(int, sizes))
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps_rollup")

@@ -300,8 +300,8 @@ def test_crops_show_the_digit_of_the_middle_frame(masked):
         mask = cv2.imread(crop.mask, cv2.IMREAD_UNCHANGED)
         assert pixels.shape == (side, side, 3) and set(np.unique(mask)) == {0, 1, 2}
         rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        found = (left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
-        assert found == box
+        actual = (left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
+        assert actual == box
         if n % 8 == 0:  # the video is compressed, the crop is not
             frame = decode(masked / name)[4][top : top + side, left : left + side].astype(float)
             assert np.abs((frame - pixels).mean(axis=2)).mean() < 8  # colours are stored at half the size
@@ -353,12 +353,12 @@ def test_opposite_motions_are_each_other_reversed():
 
 
 def test_what_changes_in_an_asymmetric_motion():
-    found = {m: draw_factors(m, 3, [0], generator(0, 1, n)) for n, m in enumerate(ASYMMETRIC)}
-    speed = np.linalg.norm(np.diff(digit_track(found["accelerate"], 40)[:, :2], axis=0), axis=1)
+    actual = {m: draw_factors(m, 3, [0], generator(0, 1, n)) for n, m in enumerate(ASYMMETRIC)}
+    speed = np.linalg.norm(np.diff(digit_track(actual["accelerate"], 40)[:, :2], axis=0), axis=1)
     assert (np.diff(speed) > 0).all() and speed[0] < speed[-1] / 10
-    assert np.allclose(digit_track(found["grow"], 40)[:, 3], 1 + SWELL * np.linspace(-1, 1, 40))
-    assert np.allclose(visibility(found["fade_in"], 40), np.linspace(FAINT, 1, 40))
-    for name, factors in found.items():
+    assert np.allclose(digit_track(actual["grow"], 40)[:, 3], 1 + SWELL * np.linspace(-1, 1, 40))
+    assert np.allclose(visibility(actual["fade_in"], 40), np.linspace(FAINT, 1, 40))
+    for name, factors in actual.items():
         path = digit_track(factors, 40)
         still = {"accelerate": 0, "decelerate": 0}.get(name, 1)
         assert (np.ptp(path[:, :2], axis=0).max() < 1e-12) == still and np.ptp(path[:, 2]) == 0

@@ -37,19 +37,19 @@ def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
     for name, choice in zip(names, random.integers(0, len(bytes_of), 40), strict=True):
         (tmp_path / name).write_bytes(bytes_of[choice])
     query, other = listed(tmp_path, *names[:25]), listed(tmp_path, *names[15:], "missing.mp4")
-    found = find_overlap(query, other, every=True)
-    wanted = [
+    actual = find_overlap(query, other, every=True)
+    expected = [
         [n, m]
         for n, one in enumerate(query.names)
         for m, two in enumerate(other.names[:-1])
         if one != two and (tmp_path / one).stat().st_size
         if filecmp.cmp(tmp_path / one, tmp_path / two, shallow=False)
     ]
-    assert wanted and found.copies.tolist() == wanted == copied_rows(other, query).tolist()
-    assert found.same.tolist() == [[15 + n, n] for n in range(10)] == own_rows(other, query).tolist()
-    assert found.missing == 1 and not found.one_list
+    assert expected and actual.copies.tolist() == expected == copied_rows(other, query).tolist()
+    assert actual.same.tolist() == [[15 + n, n] for n in range(10)] == own_rows(other, query).tolist()
+    assert actual.missing == 1 and not actual.one_list
     few = find_overlap(query, other)
-    assert {*few.copies[:, 0].tolist()} == {*found.copies[:, 0].tolist()} and few.groups == found.groups
+    assert {*few.copies[:, 0].tolist()} == {*actual.copies[:, 0].tolist()} and few.groups == actual.groups
 
 
 def test_files_are_read_whole_where_their_ends_are_equal(tmp_path, monkeypatch):
@@ -70,8 +70,8 @@ def test_thousands_of_equal_files_are_no_millions_of_pairs(tmp_path):
     (tmp_path / names[0]).write_bytes(b"no video")
     for name in names[1:]:
         os.link(tmp_path / names[0], tmp_path / name)
-    found = find_overlap(listed(tmp_path, *names), listed(tmp_path, *names))
-    assert found.copies.tolist()[:4] == [[0, 1], [0, 2], [1, 0], [1, 2]] and len(found.copies) == 4000
+    actual = find_overlap(listed(tmp_path, *names), listed(tmp_path, *names))
+    assert actual.copies.tolist()[:4] == [[0, 1], [0, 2], [1, 0], [1, 2]] and len(actual.copies) == 4000
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def _csv(folder, *names):
     ],
 )
 def test_every_form_of_a_video(kinds, query, other, same, copied):
-    found = find_overlap(listed(kinds, query), listed(kinds, other))
-    assert (len(found.same), len(found.copies)) == (same, copied)
+    actual = find_overlap(listed(kinds, query), listed(kinds, other))
+    assert (len(actual.same), len(actual.copies)) == (same, copied)
     back = find_overlap(listed(kinds, other), listed(kinds, query))
     assert (len(back.same), len(back.copies)) == (same, copied)
 
@@ -139,8 +139,8 @@ def test_every_form_of_a_video(kinds, query, other, same, copied):
 def test_spans_of_copies_overlap_or_not(kinds):
     query = listed(kinds, ("a.mp4", 0.0, 1.0), ("a.mp4", 1.0, 2.0), ("a.mp4", 1.5, None))
     other = listed(kinds, ("copy.avi", 1.0, 1.5), ("copy.avi", None, 0.5), ("a.mp4", 0.9, 1.1))
-    found = find_overlap(query, other)
-    assert found.copies.tolist() == [[0, 1], [1, 0]] and found.same.tolist() == [[0, 2], [1, 2]]
+    actual = find_overlap(query, other)
+    assert actual.copies.tolist() == [[0, 1], [1, 0]] and actual.same.tolist() == [[0, 2], [1, 2]]
 
 
 def test_copies_of_other_settings_have_the_names_of_the_originals(kinds):
@@ -154,17 +154,17 @@ def test_copies_of_other_settings_have_the_names_of_the_originals(kinds):
 
 def test_a_list_tested_on_itself_has_its_videos_under_their_own_names(kinds):
     query = listed(kinds, "a.mp4", "copy.avi", "same_size.mp4")
-    found = measure_overlap(query, query, lambda: TrainingVideos("train.csv", query))
-    assert (found["training"]["videos"], found["training"]["copies"]) == (3, 0)
-    assert (found["gallery"]["videos"], found["gallery"]["copies"]) == (2, 2)
+    results = measure_overlap(query, query, lambda: TrainingVideos("train.csv", query))
+    assert (results["training"]["videos"], results["training"]["copies"]) == (3, 0)
+    assert (results["gallery"]["videos"], results["gallery"]["copies"]) == (2, 2)
 
 
 def test_a_list_and_itself(kinds):
     """Whatever its name: then a video does not count for itself, only for its copies."""
     query = listed(kinds, "a.mp4", "copy.avi", "same_size.mp4")
     for other in (query, listed(kinds, "linked/same_size.mp4", "link.mp4", "copy.avi")):
-        found = find_overlap(query, other)
-        assert found.one_list and len(found.same) == 3 and len(found.copies) == 2
+        actual = find_overlap(query, other)
+        assert actual.one_list and len(actual.same) == 3 and len(actual.copies) == 2
     assert not find_overlap(query, listed(kinds, "a.mp4", "copy.avi")).one_list
     halves = [listed(kinds, *((name, *span) for name in query.names)) for span in ((0, 1), (1, 2))]
     assert not find_overlap(*halves).one_list and not len(find_overlap(*halves).copies)
@@ -191,8 +191,8 @@ def test_recordings_are_read_from_names(path, group):
 def test_recordings_are_shared_with_other_videos_only(tmp_path):
     names = [f"v_a_g0{group}_c0{clip}.mp4" for group in (1, 2) for clip in (1, 2)]
     query = listed(tmp_path, names[0], names[2], "own.mp4")
-    found = find_overlap(query, listed(tmp_path, names[0], names[1], names[2]))
-    assert found.groups == {0: "v_a_g01"}  # of the other recording there is only the query itself
+    actual = find_overlap(query, listed(tmp_path, names[0], names[1], names[2]))
+    assert actual.groups == {0: "v_a_g01"}  # of the other recording there is only the query itself
     assert find_overlap(query, query).groups == {}
     assert find_overlap(listed(tmp_path, *names), listed(tmp_path, *names)).groups.keys() == {0, 1, 2, 3}
 

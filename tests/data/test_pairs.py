@@ -56,9 +56,9 @@ def test_all_placements_and_orders_are_equally_likely(views, frames, rate, gap, 
         if all(later - (earlier + span - 1) >= gap for earlier, later in itertools.pairwise(sorted(placed)))
     ]
     sampler = Pair(Pair.Config(frames=frames, sampling_rate=rate, min_gap=gap))
-    found = [tuple(row) for row in starts(sampler, meta(count), views, 30 * len(allowed))]
-    assert set(found) == set(allowed)
-    counts = Counter(found)
+    actual = [tuple(row) for row in starts(sampler, meta(count), views, 30 * len(allowed))]
+    assert set(actual) == set(allowed)
+    counts = Counter(actual)
     assert chi_square([counts[placed] for placed in allowed]) < limit(len(allowed))
 
 
@@ -66,9 +66,9 @@ def test_the_one_placement_that_there_is():
     """41 frames hold two of them 40 apart in one way; a frame less, in none."""
     sampler = Pair(Pair.Config(frames=1, sampling_rate=1))
     assert sampler.config.min_gap == 40
-    found = starts(sampler, meta(41), 2, 400)
-    assert {tuple(row) for row in found} == {(0, 40), (40, 0)}
-    assert abs((found[:, 0] == 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(400)
+    actual = starts(sampler, meta(41), 2, 400)
+    assert {tuple(row) for row in actual} == {(0, 40), (40, 0)}
+    assert abs((actual[:, 0] == 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(400)
     with pytest.raises(DataError) as caught:
         draw(sampler, meta(40), 2, 0)
     assert str(caught.value) == (
@@ -82,15 +82,15 @@ def test_the_one_placement_that_there_is():
 def test_closest_is_as_far_as_the_video_allows(views, count):
     """The smallest distance of two starts is the largest that any placement has."""
     sampler = Pair(Pair.Config(frames=4, sampling_rate=3, min_gap=100, no_room="closest"))
-    found = starts(sampler, meta(count), views, 60)
+    actual = starts(sampler, meta(count), views, 60)
     best = max(
         min(b - a for a, b in itertools.pairwise(placed))
         for placed in itertools.combinations_with_replacement(range(count - 10 + 1), views)
     )
-    ordered = np.sort(found, axis=1)
+    ordered = np.sort(actual, axis=1)
     assert (np.diff(ordered, axis=1).min(axis=1) == best).all()
     assert (ordered[:, 0] == 0).all() and (ordered[:, -1] == count - 10).all()
-    assert count == 10 or len({tuple(row) for row in found}) > 1  # the order stays random
+    assert count == 10 or len({tuple(row) for row in actual}) > 1  # the order stays random
 
 
 def test_closest_with_less_than_a_clip_follows_short_video():
@@ -128,8 +128,8 @@ def test_pairs_of_frames_against_loops():
                 if a == b and j - i >= gap and first <= i and j <= last
             }
         )
-        found = pairs_of(tracks_of(rows), gap, first, last)
-        assert [tuple(pair) for pair in found.tolist()] == expected, case
+        actual = pairs_of(tracks_of(rows), gap, first, last)
+        assert [tuple(pair) for pair in actual.tolist()] == expected, case
 
 
 PATHS = [(0, frame) for frame in range(0, 12)] + [(1, frame) for frame in range(6, 20)]  # a row in each frame
@@ -147,16 +147,16 @@ def test_tracked_pairs_are_equally_likely(rows, frames, rate):
         if a == b and abs(i - j) >= 6 and fits:
             allowed.add((i, j))
     sampler = TrackedPair(TrackedPair.Config(frames=frames, sampling_rate=rate, min_gap=6))
-    found = []
+    collected = []
     for number in range(20 * len(allowed)):
         clips = draw(sampler, meta(20, tracks_of(rows)), 2, number)
         for clip in clips:
             assert clip.indices.tolist() == [clip.first + n * rate for n in range(frames)]
             assert clip.first >= 0 and clip.last < 20
         assert [clip.middle_frame for clip in clips] == [clip.indices[frames // 2] for clip in clips]
-        found.append(tuple(clip.middle_frame for clip in clips))
-    assert set(found) == allowed
-    counts = Counter(found)
+        collected.append(tuple(clip.middle_frame for clip in clips))
+    assert set(collected) == allowed
+    counts = Counter(collected)
     assert chi_square([counts[pair] for pair in sorted(allowed)]) < limit(len(allowed))
 
 
@@ -192,12 +192,12 @@ def test_a_video_shorter_than_the_clip_has_no_tracked_pair():
 def test_spaced_clips_start_exactly_the_distance_apart(views, distance):
     sampler = Spaced(Spaced.Config(frames=3, sampling_rate=2, distance=distance))
     count = 5 + (views - 1) * distance + 3  # a clip spans 5 frames: four first starts
-    found = starts(sampler, meta(count), views, 800)
-    assert (np.diff(np.sort(found, axis=1), axis=1) == distance).all()
-    firsts = np.bincount(found.min(axis=1), minlength=4).tolist()
+    actual = starts(sampler, meta(count), views, 800)
+    assert (np.diff(np.sort(actual, axis=1), axis=1) == distance).all()
+    firsts = np.bincount(actual.min(axis=1), minlength=4).tolist()
     assert len(firsts) == 4 and chi_square(firsts) < limit(4)
     if distance:
-        ranked = found.argsort(axis=1)
+        ranked = actual.argsort(axis=1)
         orders = [int((ranked == order).all(axis=1).sum()) for order in itertools.permutations(range(views))]
         assert sum(orders) == 800 and chi_square(orders) < limit(len(orders))
     needed = count - 3

@@ -91,10 +91,10 @@ def test_a_row_of_a_list(videos, tmp_path, kind):
 
 def test_a_window(root):
     listed = VideoList("x.csv", Records(root, [VideoRecord("a.mp4")]), ())
-    found = cut_into_windows(listed, TimeWindows(2.5, 1.6), DecodeSettings())
-    assert [(row.start, row.end) for row in found.records] == [(0, 2.5), (1.6, 4.1), (2.24, 4.74)]
+    actual = cut_into_windows(listed, TimeWindows(2.5, 1.6), DecodeSettings())
+    assert [(row.start, row.end) for row in actual.records] == [(0, 2.5), (1.6, 4.1), (2.24, 4.74)]
     sampler = Uniform(Uniform.Config(frames=20, seconds=2.5, clips=1))
-    dataset = ClipDataset(found, sampler, [RECIPES["weak"](EXACT)])
+    dataset = ClipDataset(actual, sampler, [RECIPES["weak"](EXACT)])
     assert numbers_of(dataset[0, 1].views[0]) == MIDDLE
     with open_video(root / "a.mp4") as video:
         assert TimeWindows(2.5, 1.6).frames(video.meta) == [(0, 48), (40, 60), (45, 100)]
@@ -107,8 +107,8 @@ def test_a_chunk(root, tmp_path):
     with open_video(root / "a.mp4") as video:
         spans = [resolve_span(video.meta, record) for record in records]
     assert (records[0].start, records[0].end) == (1.6, 4.1)
-    found = [(first, part.num_frames) for first, part in spans]
-    assert found == [(first, 20) for first in (40, 0, 20, 60, 80)]  # of the file too; its third is the row itself
+    chunks = [(first, part.num_frames) for first, part in spans]
+    assert chunks == [(first, 20) for first in (40, 0, 20, 60, 80)]  # of the file too; its third is the row itself
 
 
 def test_a_clip_around_a_key_frame(root):
@@ -217,9 +217,9 @@ def test_pairs_keep_their_gap_in_frames_and_are_equally_likely(views):
     expected = set(placements(meta, config, views, 2))
     rng, sampler = generator(7), Pair(config)
     drawn = [tuple(clip.first for clip in sampler(meta, [rng] * views)) for _ in range(30 * len(expected))]
-    found = Counter(tuple(sorted(starts)) for starts in drawn)
-    assert set(found) == expected and len(expected) > 10
-    squares = sum((count - 30) ** 2 / 30 for count in found.values())
+    counts = Counter(tuple(sorted(starts)) for starts in drawn)
+    assert set(counts) == expected and len(expected) > 10
+    squares = sum((count - 30) ** 2 / 30 for count in counts.values())
     assert squares < len(expected) + 4 * np.sqrt(2 * len(expected))  # chi-squared
     assert len({tuple(np.argsort(starts)) for starts in drawn}) > 1  # in random order
 
@@ -286,10 +286,10 @@ def test_windows_cover_every_frame():
         meta = random_meta(rng)
         window = float(rng.uniform(0.25, 3))
         windows = TimeWindows(window, float(rng.choice([window, rng.uniform(0.25, window)])))
-        found = windows.frames(meta)
-        assert {n for first, stop in found for n in range(first, stop)} == {*range(meta.num_frames)}
+        actual = windows.frames(meta)
+        assert {n for first, stop in actual for n in range(first, stop)} == {*range(meta.num_frames)}
         spans = [resolve_span(meta, row) for row in cut(VideoRecord("a.mp4"), meta, windows)]
-        assert [(first, first + part.num_frames) for first, part in spans] == found
+        assert [(first, first + part.num_frames) for first, part in spans] == actual
 
 
 def test_windows_of_a_span_are_those_of_its_seconds():
@@ -320,7 +320,7 @@ def test_check_has_the_deviation(videos, tmp_path, write_video, numbered):
     rows = write_rows(tmp_path / "in", [("regular.mp4",), ("a.mp4",), ("broken.mp4",)], ("path",))
     checked = check(rows, out=tmp_path / "out", root=tmp_path / "files")
     worst = np.abs(TIMES - np.arange(100) * TIMES[-1] / 99).max()
-    assert checked.kept == 2 and [found.path for found in checked.findings] == ["broken.mp4"]
+    assert checked.kept == 2 and [actual.path for actual in checked.findings] == ["broken.mp4"]
     assert f"1 files with a variable frame rate, by up to {worst:.3f} s: a.mp4" in str(checked)
     with open(tmp_path / "out/report.csv", newline="") as file:
         report = {row["path"]: row for row in csv.DictReader(file)}

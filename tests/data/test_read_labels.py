@@ -41,8 +41,8 @@ def written(folder, text, name="labels.csv"):
     ],
 )
 def test_columns(folder, text, labels):
-    found = read_labels(written(folder, text))
-    assert [label[: len(row)] for label, row in zip(found, labels, strict=True)] == labels
+    actual = read_labels(written(folder, text))
+    assert [label[: len(row)] for label, row in zip(actual, labels, strict=True)] == labels
 
 
 def test_numbers_are_those_of_classes(folder):
@@ -61,9 +61,9 @@ def test_other_columns_are_named(folder, caplog):
 def test_the_column_is_named(folder, header, caplog):
     between = "".join(mark for mark in ",;\t" if mark in header)
     path = written(folder, f"{header}\n1,a/1.mp4,A,run\n2,3.mp4,B,jump\n".replace(",", between))
-    found = {column: read_annotations(Path(f"{path}:{column}")) for column in ("event", "camera")}
-    assert [(label.name, label.label) for label in found["event"]] == [("a/1.mp4", "run"), ("3.mp4", "jump")]
-    assert [(label.place, label.label) for label in found["camera"]] == [(f"{path}:2", "A"), (f"{path}:3", "B")]
+    listed = {column: read_annotations(Path(f"{path}:{column}")) for column in ("event", "camera")}
+    assert [(label.name, label.label) for label in listed["event"]] == [("a/1.mp4", "run"), ("3.mp4", "jump")]
+    assert [(label.place, label.label) for label in listed["camera"]] == [(f"{path}:2", "A"), (f"{path}:3", "B")]
     assert not caplog.records
     with pytest.raises(DataError, match=r"labels.csv:1: header '.*' has no column who"):
         read_labels(Path(f"{path}:who"))
@@ -103,16 +103,16 @@ def test_a_label_knows_its_line(folder):
 def test_an_empty_label_says_nothing(folder):
     first = written(folder, "path,label\na/1.mp4,run\n3.mp4,\n")
     second = written(folder, "path,label\na/1.mp4,\n3.mp4,jump\n", "second.csv")
-    found = find_labelled({path: read_labels(path) for path in (first, second)}, read_input(folder / "videos"))
-    assert found.classes == ("jump", "run") and found.labels.tolist() == [1, 0]
+    actual = find_labelled({path: read_labels(path) for path in (first, second)}, read_input(folder / "videos"))
+    assert actual.classes == ("jump", "run") and actual.labels.tolist() == [1, 0]
 
 
 def test_folders_of_classes(folder, monkeypatch):
     (folder / "videos/a/3.mp4").write_bytes(b"y")
     monkeypatch.chdir(folder)
     for path in (Path("videos"), folder / "videos"):
-        found = find_labelled({path: labels_of_folders(path)})
-        assert found.classes == ("a", "b") and found.labels.tolist() == [0, 0, 0, 1, 1]
+        actual = find_labelled({path: labels_of_folders(path)})
+        assert actual.classes == ("a", "b") and actual.labels.tolist() == [0, 0, 0, 1, 1]
 
 
 def test_the_first_line_is_a_label_where_it_names_a_video(folder, caplog):
@@ -139,8 +139,8 @@ def test_names_of_no_video_are_named(folder, caplog):
     for among in (read_input(folder / "videos"), None):
         named = read_labels(path) if among else [*read_labels(path)][:2]
         root = folder if among else folder / "videos"
-        found = find_labelled({root / "labels.csv": named}, among)
-        assert len(found) == len(named) - 1
+        actual = find_labelled({root / "labels.csv": named}, among)
+        assert len(actual) == len(named) - 1
         assert f"1 of {len(named)} names are of no video" in caplog.records[-1].message
         assert caplog.records[-1].message.endswith(f": no.mp4 ({path}:3)")
 
@@ -161,8 +161,8 @@ def test_names_of_no_video_are_named(folder, caplog):
 )
 def test_parts_of_paths(name, videos, folder):
     named, listed = [NamedLabel(name, "run")], read_input(folder / "videos")
-    found = match_labels({folder / "labels.csv": named}, listed, required=False)
-    assert [os.path.relpath(path, folder / "videos") for path, _, _ in found] == videos
+    actual = match_labels({folder / "labels.csv": named}, listed, required=False)
+    assert [os.path.relpath(path, folder / "videos") for path, _, _ in actual] == videos
 
 
 def test_many_files_of_one_name(tmp_path):
@@ -170,8 +170,8 @@ def test_many_files_of_one_name(tmp_path):
         (tmp_path / f"all/{n}/100GOPRO").mkdir(parents=True)
         (tmp_path / f"all/{n}/100GOPRO/GX01.mp4").write_bytes(b"x")
     videos, path = read_input(tmp_path / "all"), tmp_path / "labels.csv"
-    found = match_labels({path: [NamedLabel(f"me/all/{n}/100GOPRO/GX01.avi", str(n)) for n in range(20)]}, videos)
-    assert [(Path(file).parts[-3], label.label) for (file, _, _), (_, label) in found.items()] == [
+    actual = match_labels({path: [NamedLabel(f"me/all/{n}/100GOPRO/GX01.avi", str(n)) for n in range(20)]}, videos)
+    assert [(Path(file).parts[-3], label.label) for (file, _, _), (_, label) in actual.items()] == [
         (str(n), str(n)) for n in range(20)
     ]
     with pytest.raises(DataError, match="100GOPRO/GX01 is the name of 20 files, such as"):

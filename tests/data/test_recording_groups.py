@@ -108,8 +108,8 @@ def test_spans_and_equal_files_are_one_recording(folder, pattern, caplog):
     names += ["v_Archery_g07_c01.mp4", "lone.mp4"]
     videos = spans(folder, names)
     groups = recording_groups(videos, pattern)
-    found = {tuple(sorted({*part})) for part in parts(groups, videos)}
-    assert found == {tuple(sorted(part)) for part in (names[:3], [names[3], names[6]], names[4:6], names[7:])}
+    actual = {tuple(sorted({*part})) for part in parts(groups, videos)}
+    assert actual == {tuple(sorted(part)) for part in (names[:3], [names[3], names[6]], names[4:6], names[7:])}
     lacking = names[4:] if pattern else [*names[4:6], names[7]]
     assert f"; {len(lacking)} of 8 files have none and count alone, such as {lacking[0]}" in groups.how
     assert f"{len(lacking)} of 8 files have none and count alone: {', '.join(lacking[:3])}" in caplog.text

@@ -158,8 +158,8 @@ def test_files_of_all_lists_are_identified(write, tmp_path):
     for folder, size in (("a", 5), ("b", 70)):
         (tmp_path / "videos" / folder).mkdir(parents=True)
         (tmp_path / "videos" / folder / "x.mp4").write_bytes(b"x" * size)
-    found = identify(join_lists(lists, [1, 1]))
-    assert found["root"] == [f"{tmp_path}/videos/a", f"{tmp_path}/videos/b"]
-    assert (found["files"], found["missing"], found["bytes"]) == (2, 0, 75)
+    actual = identify(join_lists(lists, [1, 1]))
+    assert actual["root"] == [f"{tmp_path}/videos/a", f"{tmp_path}/videos/b"]
+    assert (actual["files"], actual["missing"], actual["bytes"]) == (2, 0, 75)
     (tmp_path / "videos/b/x.mp4").write_bytes(b"x")
-    assert identify(join_lists(lists, [1, 1]))["sizes"] != found["sizes"]
+    assert identify(join_lists(lists, [1, 1]))["sizes"] != actual["sizes"]

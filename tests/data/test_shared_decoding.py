@@ -49,9 +49,9 @@ def keys_of(videos):
     return [(0, row) for row in range(len(videos))]
 
 
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+def assert_same(actual, expected):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
         assert (one.index, one.label, one.replaced) == (other.index, other.label, other.replaced)
         assert len(one.views) == len(other.views)
         assert all(np.array_equal(a, b) for a, b in zip(one.views, other.views, strict=True))
@@ -74,9 +74,9 @@ def test_a_file_is_decoded_once_with_few_frames_in_memory(listed, monkeypatch):
     class Image(np.ndarray):  # plain arrays cannot be members of a set
         __hash__ = object.__hash__
 
-    def fetch(self, wanted):
-        calls.append(len(wanted))
-        for number, image in real(self, wanted):
+    def fetch(self, expected):
+        calls.append(len(expected))
+        for number, image in real(self, expected):
             kept = image.view(Image)
             alive.add(kept)
             most[0] = max(most[0], len(alive))

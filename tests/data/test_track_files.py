@@ -220,10 +220,10 @@ def test_drawn_tracks_against_a_loop(seed):
 def test_files_of_tracks_are_read_back(tmp_path):
     path = tmp_path / "deep" / "a.npz"
     write_tracks(path, BOTH, {"min_gap": 40, "size": [1, 2]})
-    found, made_with = read_tracks(path)
+    actual, made_with = read_tracks(path)
     assert made_with == json.loads('{"min_gap": 40, "size": [1, 2]}')
     for name in ("frames", "boxes", "scores", "track"):
-        one, other = getattr(found, name), getattr(BOTH, name)
+        one, other = getattr(actual, name), getattr(BOTH, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="not a file of tracks"):

@@ -54,22 +54,22 @@ def refusal(path, **settings):
     ids=["plain", "bom", "crlf", "empty lines", "blank lines", "columns in another order", "quoted"],
 )
 def test_14_equivalent_files_give_the_same_rows(write, content, tmp_path):
-    found = read_list(write(content, "no\nyes\n"))
-    assert found.names == ("a.mp4", "b.mp4")
-    assert [(r.path, r.label) for r in found.records] == [(str(tmp_path / "a.mp4"), 1), (str(tmp_path / "b.mp4"), 0)]
-    assert found.classes == ("no", "yes")
-    assert [found.class_name(n) for n in (-1, 0, 1)] == ["?", "no", "yes"]
+    listed = read_list(write(content, "no\nyes\n"))
+    assert listed.names == ("a.mp4", "b.mp4")
+    assert [(r.path, r.label) for r in listed.records] == [(str(tmp_path / "a.mp4"), 1), (str(tmp_path / "b.mp4"), 0)]
+    assert listed.classes == ("no", "yes")
+    assert [listed.class_name(n) for n in (-1, 0, 1)] == ["?", "no", "yes"]
 
 
 def test_a_list_of_paths_has_no_labels(write):
-    found = read_list(write("path\na.mp4\nb.mp4\n", "no\nyes\n"))
-    assert [r.label for r in found.records] == [-1, -1]
-    assert [r.start for r in found.records] == [None, None]
+    listed = read_list(write("path\na.mp4\nb.mp4\n", "no\nyes\n"))
+    assert [r.label for r in listed.records] == [-1, -1]
+    assert [r.start for r in listed.records] == [None, None]
 
 
 def test_start_and_end(write):
-    found = read_list(write("path,start,end\na.mp4,0,1.5\na.mp4,1.5,\na.mp4,,3\n"))
-    assert [(r.start, r.end) for r in found.records] == [(0.0, 1.5), (1.5, None), (None, 3.0)]
+    listed = read_list(write("path,start,end\na.mp4,0,1.5\na.mp4,1.5,\na.mp4,,3\n"))
+    assert [(r.start, r.end) for r in listed.records] == [(0.0, 1.5), (1.5, None), (None, 3.0)]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_14_each_error_names_file_and_line(write, content, line, reason):
 
 
 def test_a_file_may_be_in_several_rows(write):
-    found = read_list(write("path,label,start,end\na.mp4,0,0,1\na.mp4,1,1,2\na.mp4,1,,\na.mp4,0,,1.5\n"))
-    assert [record.label for record in found.records] == [0, 1, 1, 0]
+    listed = read_list(write("path,label,start,end\na.mp4,0,0,1\na.mp4,1,1,2\na.mp4,1,,\na.mp4,0,,1.5\n"))
+    assert [record.label for record in listed.records] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("content", ["/data/a.mp4 0\n/data/b.mp4 1\n", "a.mp4,0\nb.mp4,1\n", "a 300 5\n"])
@@ -169,9 +169,9 @@ def test_14_invalid_roots_and_classes(write, tmp_path):
 @pytest.mark.parametrize("label", ["1.0", "1.000", "+1", " 1 ", "01"])
 def test_labels_as_pandas_writes_them(write, label):
     """A column that has missing values is one of floats."""
-    found = read_list(write(f"path,label\na.mp4,{label}\nb.mp4,-1.0\n"))
-    assert found.labels.tolist() == [1, -1]
-    assert found.fingerprint == read_list(write("path,label\na.mp4,1\nb.mp4,-1\n")).fingerprint
+    listed = read_list(write(f"path,label\na.mp4,{label}\nb.mp4,-1.0\n"))
+    assert listed.labels.tolist() == [1, -1]
+    assert listed.fingerprint == read_list(write("path,label\na.mp4,1\nb.mp4,-1\n")).fingerprint
 
 
 @pytest.mark.parametrize("through", [False, True])
@@ -335,11 +335,11 @@ def test_written_lists_are_read_back(tmp_path):
     rows = [(name, n % 3 - 1) for n, name in enumerate(AWKWARD)]
     classes = ["first, with comma", "zweite Größe"]
     write_lists(tmp_path / "lists", tmp_path / "my videos", {"some": rows, "plain": [("a.mp4", -1)]}, classes)
-    found = read_list(tmp_path / "lists" / "some.csv")
-    assert list(zip(found.names, [r.label for r in found.records], strict=True)) == rows
-    assert found.classes == tuple(classes)
-    assert found.root == tmp_path / "my videos"
-    assert [r.path for r in found.records] == [str(tmp_path / "my videos" / name) for name in AWKWARD]
+    listed = read_list(tmp_path / "lists" / "some.csv")
+    assert list(zip(listed.names, [r.label for r in listed.records], strict=True)) == rows
+    assert listed.classes == tuple(classes)
+    assert listed.root == tmp_path / "my videos"
+    assert [r.path for r in listed.records] == [str(tmp_path / "my videos" / name) for name in AWKWARD]
     assert (tmp_path / "lists" / "plain.csv").read_text() == "path\na.mp4\n"
     with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
         write_lists(tmp_path / "lists", tmp_path / "other videos", {"more": rows}, classes)

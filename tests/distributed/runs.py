@@ -57,8 +57,8 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     def over_processes(method, device, exact):
         return parallel(method, device, exact and not ddp)
 
-    def set_batch_norm(method, wanted, device):
-        method, norm = norms(method, wanted, device)
+    def set_batch_norm(method, expected, device):
+        method, norm = norms(method, expected, device)
         return method.double(), norm
 
     def on_device(*arguments):

@@ -25,12 +25,12 @@ EIGHT_STEPS = ("steps=8", "sync_bn=local")  # norms over all processes cost most
 ACCUMULATED = "micro_batch_size=2"
 
 
-def equal_runs(found, expected, world, step):
+def equal_runs(actual, expected, world, step):
     """Assert that two runs ended alike on every process, and logged the same."""
     for rank in range(world):
         name = f"rank-{rank}-step-{step}.pt"
-        same(*(torch.load(run / name, weights_only=True) for run in (found, expected)), where=f"rank {rank}")
-    assert logged(found) == logged(expected)
+        same(*(torch.load(run / name, weights_only=True) for run in (actual, expected)), where=f"rank {rank}")
+    assert logged(actual) == logged(expected)
 
 
 def saved_at(output):
@@ -145,9 +145,9 @@ def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, dig
     for kind, message in ends:
         assert kind == "TrainingError"
         assert message.startswith("the loss of step 7 is ") and ", nan, or its gradients" in message
-    given = json.loads((tmp_path / "not-finite-step-00000007.json").read_text())
-    assert [part["process"] for part in given] == [0, 1] and given[1]["loss"] == "nan" != given[0]["loss"]
-    assert all(len(part["records"]) == 4 for part in given)
+    content = json.loads((tmp_path / "not-finite-step-00000007.json").read_text())
+    assert [part["process"] for part in content] == [0, 1] and content[1]["loss"] == "nan" != content[0]["loss"]
+    assert all(len(part["records"]) == 4 for part in content)
     assert saved_at(tmp_path) == 4
     run_world(2, outcome, "moco", digits, tmp_path, more)
     equal_runs(tmp_path, straight(2, "moco", *more), 2, 8)

@@ -22,7 +22,7 @@ def test_a_step_sends_what_the_model_says(name, world, more, run_world, digits, 
     overrides = ("steps=3", "log_every=3", *more)
     run = RUNS["toy"](name, digits, tmp_path, overrides)
     method = SCALING["untrained"](run)
-    found = run_world(world, RUNS["counted"], name, digits, tmp_path, overrides)
+    outcome = run_world(world, RUNS["counted"], name, digits, tmp_path, overrides)
     micro = run.batch_size // world // (run.micro_batch_size or run.batch_size // world)
     expected = SCALING["gradients"](method) + SCALING["keys"](run, method, world)
     messages = (name != "supervised") * micro  # keys
@@ -36,7 +36,7 @@ def test_a_step_sends_what_the_model_says(name, world, more, run_world, digits, 
     expected += 8 * micro  # flags of the processes before each micro-batch
     expected += 4  # loss; other scalars are averaged when they are logged
     messages += 1 + micro + 1  # gradients, flags, and loss
-    for sent in found:
+    for sent in outcome:
         assert "all_gather_object" not in sent, "no pickles in a step"
         assert sum(map(sum, sent.values())) == expected
         assert sum(map(len, sent.values())) == messages

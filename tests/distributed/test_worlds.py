@@ -41,11 +41,11 @@ def flat(value, name=""):
     return {key: tensor for k, inner in items for key, tensor in flat(inner, f"{name}.{k}").items()}
 
 
-def agree(found, expected):
-    assert found.keys() == expected.keys()
+def agree(actual, expected):
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(
-            found[name], value, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+            actual[name], value, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
         )
 
 

@@ -18,13 +18,14 @@ def without_code(text: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors that GitHub gives to the headings of a file."""
+    """The anchors that GitHub gives to the headings of a file, and the ids in it."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    names = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return names | {*re.findall(r'<div id="([\w-]+)"', text)}
 
 
 def broken_links(path: Path) -> list[str]:
-    found = []
+    collected = []
     for groups in LINK.findall(without_code(read_markdown(path))):
         link = "".join(groups)
         if "://" in link:
@@ -32,15 +33,15 @@ def broken_links(path: Path) -> list[str]:
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path
         if not target.exists():
-            found.append(f"{link}: no such file")
+            collected.append(f"{link}: no such file")
         elif anchor and anchor not in anchors(read_markdown(target)):
-            found.append(f"{link}: no such heading")
-    return found
+            collected.append(f"{link}: no such heading")
+    return collected
 
 
 def test_links_of_the_files():
-    found = {str(path.relative_to(ROOT)): broken_links(path) for path in FILES}
-    assert found and {name: links for name, links in found.items() if links} == {}
+    actual = {str(path.relative_to(ROOT)): broken_links(path) for path in FILES}
+    assert actual and {name: links for name, links in actual.items() if links} == {}
 
 
 def test_a_broken_link_is_found(tmp_path):

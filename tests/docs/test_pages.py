@@ -97,10 +97,10 @@ def test_pages_have_the_titles_of_their_first_lines():
         "b/L.md": "# L\n\ntext",
         "c.md": "no\n",
     }
-    found = titled(texts)
-    assert found["about.md"].startswith('---\ntitle: "README"\n') and found["c.md"] == texts["c.md"]
-    assert found["a/SCE.md"] == '---\ntitle: "SCE: x"\n---\n\n# SCE: `x`\n'
-    assert 'title: "L: b/L"' in found["b/L.md"] and 'title: "L: L"' in found["L.md"]
+    actual = titled(texts)
+    assert actual["about.md"].startswith('---\ntitle: "README"\n') and actual["c.md"] == texts["c.md"]
+    assert actual["a/SCE.md"] == '---\ntitle: "SCE: x"\n---\n\n# SCE: `x`\n'
+    assert 'title: "L: b/L"' in actual["b/L.md"] and 'title: "L: L"' in actual["L.md"]
 
 
 def test_equations_fit_the_site():

@@ -89,9 +89,9 @@ def step(method, parts, half=False, parallel=None):
     totals, seen = accumulate(method, parallel or method, iter(parts), len(parts), half)
     assert seen.tolist() == [index for part in parts for index in part.index.tolist()]
     average_gradients(parallel or method)
-    found = {key: p.grad.clone() for key, p in method.named_parameters()}
+    actual = {key: p.grad.clone() for key, p in method.named_parameters()}
     method.zero_grad()
-    return totals, found
+    return totals, actual
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,8 +101,8 @@ def step(method, parts, half=False, parallel=None):
 def test_micro_batches_are_one_batch(name, sizes, dtype):
     close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-14}
     scalars, gradients = step(make(name, Tiny, dtype), [batch(dtype)])
-    found, cached = step(make(name, Tiny, dtype), cut(batch(dtype), sizes))
-    torch.testing.assert_close(found, scalars, **close)  # all of them, those that are watched too
+    actual, cached = step(make(name, Tiny, dtype), cut(batch(dtype), sizes))
+    torch.testing.assert_close(actual, scalars, **close)  # all of them, those that are watched too
     torch.testing.assert_close(cached, gradients, **close)
     assert all(gradient.abs().max() > 1e-4 for key, gradient in gradients.items() if (name, key) not in FREE)
 
@@ -124,8 +124,8 @@ def of_both_ways():
 
 
 def test_processes_with_micro_batches_are_one_batch(run_world):
-    for found in run_world(2, of_both_ways):
-        for (name, _), (scalars, gradients) in found.items():
+    for outcome in run_world(2, of_both_ways):
+        for (name, _), (scalars, gradients) in outcome.items():
             expected, whole = step(make(name, Tiny), [batch()])
             assert scalars == pytest.approx({key: value.item() for key, value in expected.items()}, rel=1e-9)
             torch.testing.assert_close(gradients, whole, rtol=1e-9, atol=1e-12)
@@ -154,8 +154,8 @@ def test_a_frozen_batch_norm_stays_frozen():
     method = make("simclr", Noisy)
     method.backbone.eval()
     scalars, gradients = step(method, [batch()])
-    found, cached = step(method, cut(batch(), [6, 6]))
-    torch.testing.assert_close((found, cached), (scalars, gradients), rtol=1e-12, atol=1e-14)
+    actual, cached = step(method, cut(batch(), [6, 6]))
+    torch.testing.assert_close((actual, cached), (scalars, gradients), rtol=1e-12, atol=1e-14)
     assert all(torch.equal(mean, torch.zeros(8, dtype=torch.float64)) for mean in method.backbone.means)
 
 
@@ -194,8 +194,8 @@ def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of
     def gradients(batches, share=1):
         method.zero_grad(set_to_none=True)
         scalars, _ = accumulate(method, method, batches, len(batches), half=False)
-        found = [p.grad.clone() / share for p in method.classifiers.parameters()]
-        return found, {name: value / share for name, value in scalars.items() if "class" in name or "accuracy" in name}
+        actual = [p.grad.clone() / share for p in method.classifiers.parameters()]
+        return actual, {name: value / share for name, value in scalars.items() if "class" in name or "accuracy" in name}
 
     expected, scalars = gradients([whole])
     # One process after the other, each with the mean count of both.
@@ -207,8 +207,8 @@ def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of
         [a + b for a, b in zip(first[0], second[0], strict=True)],
         {name: value + second[1][name] for name, value in first[1].items()},
     )
-    for found, summed in (processes, gradients(parts)):
-        for one, other in zip(found, expected, strict=True):
+    for actual, summed in (processes, gradients(parts)):
+        for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
         for name, value in scalars.items():
             torch.testing.assert_close(summed[name], value, rtol=1e-4, atol=1e-6)

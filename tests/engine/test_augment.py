@@ -27,8 +27,8 @@ def test_losses_are_those_of_the_cpu(name, toy_run, metrics):
     """The first ones: differences of rounding grow with each step."""
     for output, augment in (("cpu", "cpu"), ("device", "device")):
         train(toy_run(name, output, "steps=2", "optimizer={name: sgd, lr: 0.001}", f"data.augment={augment}"))
-    for found, expected in zip(metrics("device"), metrics("cpu"), strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+    for actual, expected in zip(metrics("device"), metrics("cpu"), strict=True):
+        assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize("where", ["cpu", "device"])

@@ -98,16 +98,16 @@ def breaks(rank, output):
 
 def fails(rank):
     """One process's data cannot be used; where another is asked to stop, the error is raised all the same."""
-    found = []
+    collected = []
     for signalled in (False, True):
         request = StopRequest()
         made, loader = feed(request, raw(0), DataError("the list is bad") if rank == 1 else raw(1))
-        found.append(ends(made, True))
+        collected.append(ends(made, True))
         request.signal = 15 if signalled and rank == 0 else None
-        found.append(ends(made, True))
+        collected.append(ends(made, True))
         made.close()
         assert loader.closed
-    return found
+    return collected
 
 
 def stops(rank):
@@ -119,7 +119,7 @@ def stops(rank):
         late.after = True  # not where the wait is broken off
         return raw(1)
 
-    found = {}
+    collected = {}
     for between_steps in (True, False):
         late.after = False
         with StopRequest().listening() as request:
@@ -128,19 +128,19 @@ def stops(rank):
             said.append(ends(made, between_steps))
             if not between_steps:
                 said.append(ends(made, True))
-            found[between_steps] = said, loader.drawn, late.after
+            collected[between_steps] = said, loader.drawn, late.after
     # Both get a signal, another one each: they agree on one.
     request = StopRequest()
     request.signal = int((signal.SIGUSR1, signal.SIGTERM)[rank])
     made, loader = feed(request, raw(0))
-    found["both"] = [ends(made, between) for between in (False, True)]
-    return found
+    collected["both"] = [ends(made, between) for between in (False, True)]
+    return collected
 
 
 def together(output):
     with distributed.joined(CPU):
-        found = {work.__name__: work(distributed.rank()) for work in (fails, stops)}
-        return {**found, "breaks": breaks(distributed.rank(), output)}
+        actual = {work.__name__: work(distributed.rank()) for work in (fails, stops)}
+        return {**actual, "breaks": breaks(distributed.rank(), output)}
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def both(run_world, tmp_path_factory):
 
 
 def test_broken_videos_of_all_are_counted_once_by_all(both):
-    (said, counts, messages), (others, other_counts, other_messages) = (found["breaks"] for found in both)
+    (said, counts, messages), (others, other_counts, other_messages) = (actual["breaks"] for actual in both)
     a, b, c = {"a": "a: no frames"}, {"b": "b: cut off"}, {"c": "c: empty"}
     assert counts == other_counts == [a, a, {**a, **b}, {**a, **b, **c}]
     assert [list(count) for count in counts] == [list(count) for count in other_counts]
@@ -169,47 +169,47 @@ def test_broken_videos_of_all_are_counted_once_by_all(both):
 
 
 def test_an_error_of_one_loader_ends_all(both):
-    here, there = (found["fails"] for found in both)
+    here, there = (actual["fails"] for actual in both)
     batch = ("batch", [0, 0])
     assert there == [batch, ("DataError", "the list is bad")] * 2
     assert here == [batch, ("PeerError", "process 1: the list is bad")] * 2
 
 
 def test_a_signal_between_steps_stops_all_before_the_step(both):
-    for rank, found in enumerate(both):
-        said, drawn, waited = found["stops"][True]
+    for rank, actual in enumerate(both):
+        said, drawn, waited = actual["stops"][True]
         assert said == [("batch", [0, 0]), ("Interrupted", "15")]
         assert drawn == 2 and not waited, rank  # the wait was broken off
 
 
 def test_a_signal_within_a_step_waits_for_its_end(both):
-    for rank, found in enumerate(both):
-        said, drawn, waited = found["stops"][False]
+    for rank, actual in enumerate(both):
+        said, drawn, waited = actual["stops"][False]
         assert said == [("batch", [0, 0]), ("batch", [1, 1]), ("Interrupted", "15")]
         assert drawn == (2 if rank == 1 else 3) and waited == (rank == 1)
 
 
 def test_all_processes_raise_the_same_signal(both):
     number = str(int(signal.SIGUSR1))
-    assert [found["stops"]["both"] for found in both] == [[("batch", [0, 0]), ("Interrupted", number)]] * 2
+    assert [actual["stops"]["both"] for actual in both] == [[("batch", [0, 0]), ("Interrupted", number)]] * 2
 
 
 def test_batches_are_those_of_to_device():
     batches = [raw(n, (("a", "broken"),) * n) for n in range(3)]
     made = list(on_device(Script(*batches), CPU, MEAN, STD))
     assert len(made) == 3
-    for found, batch in zip(made, batches, strict=True):
-        same(found, to_device(batch, CPU, MEAN, STD))
-        assert found.replaced == batch.replaced
+    for actual, batch in zip(made, batches, strict=True):
+        same(actual, to_device(batch, CPU, MEAN, STD))
+        assert actual.replaced == batch.replaced
 
 
-def same(found, expected):
-    assert len(found.views) == len(expected.views) == 2
-    for view, other in zip(found.views, expected.views, strict=True):
+def same(actual, expected):
+    assert len(actual.views) == len(expected.views) == 2
+    for view, other in zip(actual.views, expected.views, strict=True):
         assert view.device == other.device and view.stride() == other.stride()
         assert torch.equal(view, other)
     for name in ("label", "index", "boxes", "mask"):
-        one, other = getattr(found, name), getattr(expected, name)
+        one, other = getattr(actual, name), getattr(expected, name)
         assert one.device == other.device and one.dtype == other.dtype and torch.equal(one, other)
 
 
@@ -237,15 +237,15 @@ def test_batches_on_a_gpu_are_those_of_to_device():
     device = torch.device("cuda", 0)
     expected = [to_device(raw(n, size=64), device, MEAN, STD) for n in range(12)]
     torch.cuda.synchronize()
-    found = []
+    collected = []
     for batch in on_device(Script(*(raw(n, size=64) for n in range(12))), device, MEAN, STD):
         assert all(view.device == device for view in batch.views) and batch.index.device == device
         torch.cuda._sleep(50_000_000)  # some 30 ms
         copies = tuple(view.clone() for view in batch.views)
         others = (batch.label, batch.index, batch.boxes, batch.mask)
         label, index, boxes, mask = (tensor.clone() for tensor in others)
-        found.append(Batch(copies, label, index, (), boxes, mask))
+        collected.append(Batch(copies, label, index, (), boxes, mask))
         del batch, copies, others  # what is not held is memory for the next ones
-    assert len(found) == len(expected)
-    for batch, other in zip(found, expected, strict=True):
+    assert len(collected) == len(expected)
+    for batch, other in zip(collected, expected, strict=True):
         same(batch, other)

@@ -78,8 +78,8 @@ def test_fault_23_nothing_of_the_step_remains(settings, toy_run, tmp_path, monke
         train.train(toy_run("moco", "a", *settings), until=5)
         with pytest.raises(TrainingError, match=r"^the loss of step 6 is nan, or its gradients are not finite"):
             train.train(toy_run("moco", "a", *settings))
-    given = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
-    assert len(given[0]["records"]) == 8
+    content = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
+    assert len(content[0]["records"]) == 8
     assert (tmp_path / "a/checkpoints/last.pt").resolve().name == "step-00000005.pt"
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     assert all(line["step"] <= 5 for line in lines)

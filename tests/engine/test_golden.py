@@ -19,8 +19,8 @@ def test_losses_are_those_of_the_golden_file(name, straight):
     assert path.exists(), f"run: python tests/engine/golden.py {name}"
     expected = json.loads(path.read_text())["loss"]
     assert len(expected) == 12 and len(set(expected)) == 12
-    for found, wanted, places in zip(GOLDEN["logged_losses"](straight(name)), expected, PLACES, strict=True):
-        assert found == pytest.approx(wanted, rel=places)
+    for actual, needed, places in zip(GOLDEN["logged_losses"](straight(name)), expected, PLACES, strict=True):
+        assert actual == pytest.approx(needed, rel=places)
 
 
 def test_every_golden_file_has_its_config():

@@ -63,5 +63,5 @@ def test_a_gpu_computes_what_a_cpu_does(name, toy_run, metrics, float32):
     pytest.importorskip(NEEDS.get(name, "torch"))
     for device in ("cpu", "cuda"):
         train(toy_run(name, device, "steps=3", "log_every=1", f"device={device}", "optimizer={name: sgd, lr: 0.01}"))
-    found, expected = ([step["loss"] for step in metrics(device)] for device in ("cuda", "cpu"))
-    assert len(found) == 3 and found == pytest.approx(expected, rel=1e-2)
+    actual, expected = ([step["loss"] for step in metrics(device)] for device in ("cuda", "cpu"))
+    assert len(actual) == 3 and actual == pytest.approx(expected, rel=1e-2)

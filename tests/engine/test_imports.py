@@ -85,14 +85,14 @@ LOADING["analyze background"] += ["--masks", "."]
 
 
 def test_every_command_that_loads_weights_is_here_and_has_the_option():
-    found = set()
+    collected = set()
     for command, job in COMMANDS.items():
         for words in [[command, name] for name in job.jobs] if isinstance(job, Group) else [[command]]:
             options = {action.dest for action in cli.parser_of(" ".join(words))[1]._actions}
             if options & {"model", "checkpoint"}:
                 assert "imports" in options, words
-                found.add(" ".join(words))
-    assert found == {name if name.startswith("analyze") else name.split()[0] for name in LOADING}
+                collected.add(" ".join(words))
+    assert collected == {name if name.startswith("analyze") else name.split()[0] for name in LOADING}
 
 
 @pytest.mark.parametrize("command", LOADING)
@@ -104,8 +104,8 @@ def test_no_command_imports_what_weights_name(folder, digits, command):
     (folder / "plain.csv").write_text("path\nx.mp4\ny.mp4\n")
     (folder / "x.json").write_text("{}")
     weights = "model/last.pt" if command == "analyze uniformity" else "model"  # of a folder it takes all checkpoints
-    given = ["--checkpoint", weights] if name != "export" else [weights]
-    words = [*(first if name == "analyze" else []), *LOADING[command], *given]
+    arguments = ["--checkpoint", weights] if name != "export" else [weights]
+    words = [*(first if name == "analyze" else []), *LOADING[command], *arguments]
     with pytest.raises(ConfigError) as caught:
         cli.run(name, words)
     assert not ran(folder) and "model.hidden" not in sys.modules
@@ -133,9 +133,9 @@ def test_what_a_user_names_is_imported(folder, digits, how):
     video = next(digits.rglob("*.mp4"))
     if how == "imported":
         import_modules(["model.hidden"], "here")
-    given = {"imports": {"imports": ["model.hidden"]}, "trust": {"trust": True}, "cfg": {"cfg": "config.yaml"}}
+    options = {"imports": {"imports": ["model.hidden"]}, "trust": {"trust": True}, "cfg": {"cfg": "config.yaml"}}
     weights = "random" if how == "cfg" else "model/last.pt"
-    assert len(vidssl.extract(weights, video, progress=False, **given.get(how, {})).x) == 1
+    assert len(vidssl.extract(weights, video, progress=False, **options.get(how, {})).x) == 1
     assert ran(folder)
 
 

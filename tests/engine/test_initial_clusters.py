@@ -110,18 +110,18 @@ def with_broken(run, tmp_path, broken):
 
 
 def test_broken_videos_stay_unseen(toy_run, tmp_path, caplog):
-    given = with_broken(toy_run("interclr_moco", "x"), tmp_path, {3, 17})
-    inter = started(toy_run("interclr_moco", "a", INITIAL, *given))[2].branches["inter"]
+    broken_run = with_broken(toy_run("interclr_moco", "x"), tmp_path, {3, 17})
+    inter = started(toy_run("interclr_moco", "a", INITIAL, *broken_run))[2].branches["inter"]
     for unseen in (~inter.bank.seen, inter.clusters.labels == -1):
         assert torch.nonzero(unseen).flatten().tolist() == [3, 17]
     assert caplog.text.count("2 videos cannot be read and are left out") == 1
-    train(toy_run("interclr_moco", "b", INITIAL, *given, "steps=6"))
+    train(toy_run("interclr_moco", "b", INITIAL, *broken_run, "steps=6"))
 
 
 def test_a_list_without_any_video_is_refused(toy_run, tmp_path):
-    given = with_broken(toy_run("interclr_moco", "x"), tmp_path, range(40))
+    broken_run = with_broken(toy_run("interclr_moco", "x"), tmp_path, range(40))
     with pytest.raises(DataError, match=r"^none of the 40 videos of \S+ can be read; the first: "):
-        train(toy_run("interclr_moco", "a", INITIAL, *given))
+        train(toy_run("interclr_moco", "a", INITIAL, *broken_run))
 
 
 def begun(name, data, output):

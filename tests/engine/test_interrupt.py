@@ -121,19 +121,19 @@ def test_a_signal_ends_a_process_that_waits_for_one_that_hangs(start_world):
 
 
 def test_threads_other_than_the_main_one_set_no_handlers(before):
-    found = []
+    collected = []
 
     def work():
         request = StopRequest()
         with request.listening() as listening, request.breaking():
-            found.append((listening is request, [signal.getsignal(number) for number in SIGNALS]))
+            collected.append((listening is request, [signal.getsignal(number) for number in SIGNALS]))
         request.check()
-        found.append(request.signal)
+        collected.append(request.signal)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [(True, [before] * len(SIGNALS)), None]
+    assert collected == [(True, [before] * len(SIGNALS)), None]
 
 
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID")

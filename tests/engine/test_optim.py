@@ -80,8 +80,8 @@ def network():
 def test_frozen_weights_are_left_out(name, network):
     config = {"lars": LARSConfig, "sgd": SGDConfig, "adamw": AdamWConfig}[name](name=name, lr=constant(0.1))
     optimizer = build_optimizer(config, network)
-    found = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert found == {id(p) for p in network[:3].parameters()}
+    actual = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert actual == {id(p) for p in network[:3].parameters()}
 
 
 def test_adamw_decays_matrices_only(network):

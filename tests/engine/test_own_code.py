@@ -100,10 +100,10 @@ def start(package, digits, tmp_path):
         if kind in PLUG_INS:
             (package / "plug_in.py").write_text("from .helper import scaled\n" + PLUG_INS[kind])
         where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-        given = ["imports=[of_users.plug_in]", *where, f"output={tmp_path / output}", "steps=3", *SETTINGS[kind]]
+        overrides = ["imports=[of_users.plug_in]", *where, f"output={tmp_path / output}", "steps=3", *SETTINGS[kind]]
         if "imports=[]" in settings:
             __import__("of_users.plug_in")
-        return train(load_run(TOYS / "supervised.yaml", [*given, *settings]), until)
+        return train(load_run(TOYS / "supervised.yaml", [*overrides, *settings]), until)
 
     return run
 

@@ -55,12 +55,12 @@ MODES = [
 ]
 
 
-def becomes(name, plain, wanted):
+def becomes(name, plain, expected):
     """What a mode makes of a method: the word for it, its kind of norms, whether keys are shuffled."""
     method = make(name, plain)
     norms = len(batch_norms(method))
     try:
-        made, word = set_batch_norm(method, wanted, CPU)
+        made, word = set_batch_norm(method, expected, CPU)
     except ConfigError as error:
         return str(error)
     assert made is method and len(batch_norms(made)) == norms and bool(norms) is not plain
@@ -102,21 +102,21 @@ def gradients(exact):
             return allreduce_hook(None, bucket)
 
         parallel.register_comm_hook(None, counting)
-    found = []
+    collected = []
     for _ in range(2):
         first, second = losses(parallel, distributed.rank(), distributed.world())
         with without_averaging(parallel):
             first().backward()
         second().backward()
         average_gradients(parallel)
-        found.append({name: None if p.grad is None else p.grad.clone() for name, p in method.named_parameters()})
+        collected.append({name: None if p.grad is None else p.grad.clone() for name, p in method.named_parameters()})
         assert all(p.grad.stride() == p.stride() for p in method.parameters() if p.grad is not None)
         with torch.no_grad():
             for p in method.parameters():
                 if p.grad is not None:
                     p -= p.grad
         method.zero_grad(set_to_none=True)
-    return found, averaged
+    return collected, averaged
 
 
 def drifts():
@@ -189,15 +189,15 @@ WORDS = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_batch_norms_become_what_is_asked_for(mode, both):
-    name, plain, wanted = mode
-    if name == "supervised" and wanted == "shuffle":
+    name, plain, expected = mode
+    if name == "supervised" and expected == "shuffle":
         alone = together = NO_KEYS
     elif plain:
         alone = together = ("none", set(), False)
     else:
-        alone, together = WORDS["local"], WORDS[wanted]
+        alone, together = WORDS["local"], WORDS[expected]
     assert becomes(*mode) == alone
-    assert [found["modes"][MODES.index(mode)] for found in both] == [together] * 2
+    assert [actual["modes"][MODES.index(mode)] for actual in both] == [together] * 2
 
 
 def test_gradients_are_those_of_one_process_with_the_whole_batch(both):
@@ -205,22 +205,22 @@ def test_gradients_are_those_of_one_process_with_the_whole_batch(both):
     assert {name for name, value in expected[0].items() if value is None} == {"1.weight", "1.bias"}
     assert expected[0]["0.weight"].abs().max() > 1e-3
     for exact in (True, False):
-        for found in both:
-            for step, whole in zip(found["gradients"][exact][0], expected, strict=True):
+        for actual in both:
+            for step, whole in zip(actual["gradients"][exact][0], expected, strict=True):
                 assert step.keys() == whole.keys()
                 for name, value in whole.items():
                     if value is None:
                         assert step[name] is None
                     else:
                         torch.testing.assert_close(step[name], value, rtol=1e-5, atol=1e-6)
-        first, second = (found["gradients"][exact][0] for found in both)
+        first, second = (actual["gradients"][exact][0] for actual in both)
         for a, b in zip(first, second, strict=True):  # the same on both, to the last bit
             assert all(value is None or torch.equal(value, b[name]) for name, value in a.items())
 
 
 def test_gradients_travel_once_a_step(both):
-    for found in both:
-        assert found["gradients"][False][1] == [0, 0]  # two steps of two micro-batches, one bucket
+    for actual in both:
+        assert actual["gradients"][False][1] == [0, 0]  # two steps of two micro-batches, one bucket
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_gradients_travel_once_a_step(both):
     ],
 )
 def test_what_differs_is_named(change, count, first, both):
-    for found in both:
-        message = found["drifts"][change]
+    for actual in both:
+        message = actual["drifts"][change]
         assert message.startswith(f"after step 7, {count} of ")
         assert f"; the first is {first}: process 1 differs from 0; the last checkpoint is untouched" in message
 
@@ -264,7 +264,7 @@ def test_compiled_are_the_online_and_the_target_network(name):
 
 
 def test_what_is_equal_passes(both):
-    assert [found["drifts"]["nothing"] for found in both] == [None, None]
+    assert [actual["drifts"]["nothing"] for actual in both] == [None, None]
 
 
 def test_the_norm_of_gradients():

@@ -114,11 +114,11 @@ def test_tracks_need_names_that_differ(toy_run, two, toy_folder, tmp_path):
     assert RunTracks(toy_run("frame_invariance_tracks", "a", two()), videos).due(0)
     shutil.copytree(toy_folder / "data/videos/train", tmp_path / "again/videos/train")
     path = f"{toy_folder}/data/motion/train.csv"
-    given = f"data.train=[{path}, {{list: {path}, root: {tmp_path}/again}}]"
-    videos = training_list(toy_run("sce", "a", given))
-    RunTracks(toy_run("sce", "a", given), videos)  # without tracks names may be equal
+    settings = f"data.train=[{path}, {{list: {path}, root: {tmp_path}/again}}]"
+    videos = training_list(toy_run("sce", "a", settings))
+    RunTracks(toy_run("sce", "a", settings), videos)  # without tracks names may be equal
     with pytest.raises(DataError, match=r"would have one file of tracks: rename one of the videos"):
-        RunTracks(toy_run("frame_invariance_tracks", "a", given), videos)
+        RunTracks(toy_run("frame_invariance_tracks", "a", settings), videos)
 
 
 def test_tracks_are_renewed_after_so_many_epochs_of_all_lists(toy_run, two):

@@ -150,10 +150,10 @@ def test_fault_23_a_loss_that_is_not_finite_ends_the_run(toy_run, tmp_path, monk
         TrainingError, match=r"^the loss of step 3 is nan, or its gradients are not finite; its videos are listed in"
     ):
         train(toy_run("moco", "a"))
-    (given,) = json.loads((tmp_path / "a" / "not-finite-step-00000003.json").read_text())
+    (content,) = json.loads((tmp_path / "a" / "not-finite-step-00000003.json").read_text())
     names = read_list(toy_run("moco", "a").data.train).names
-    assert len(given["records"]) == 8
-    assert all(names[int(index)] == name for index, name in given["records"].items())
+    assert len(content["records"]) == 8
+    assert all(names[int(index)] == name for index, name in content["records"].items())
     assert last.resolve().name == "step-00000001.pt" and last.read_bytes() == before
 
 
@@ -336,8 +336,8 @@ TWO_STREAMS = (
     ],
 )
 def test_pretraining_on_few_videos_is_warned_of(digits, tmp_path, caplog, more, warns):
-    given = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run", "steps=1", "device=cpu"]
-    run = load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", *more])
+    settings = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run", "steps=1", "device=cpu"]
+    run = load_run(TOY / "simclr.yaml", [*settings, f"data.moving_digits.out={digits}", *more])
     warn_of_few(run, training_list(run))
     assert ("40 videos are few: with fewer than 200, pre-training was no better" in caplog.text) is warns
 
@@ -365,7 +365,7 @@ def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monk
 
 
 def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_run, monkeypatch, caplog):
-    real, lost, given = checkpoint.write_checkpoint, [], ("steps=3", "checkpoint.every=1")
+    real, lost, settings = checkpoint.write_checkpoint, [], ("steps=3", "checkpoint.every=1")
 
     def full(folder, step, content, keep):
         if step < 3:
@@ -375,9 +375,9 @@ def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_r
 
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
     with pytest.raises(CheckpointError, match="cannot write step 1"):
-        train(toy_run("supervised", "stops", *given))
+        train(toy_run("supervised", "stops", *settings))
     with caplog.at_level(logging.WARNING):
-        last = train(toy_run("supervised", "goes on", *given, "checkpoint.on_error=continue"))
+        last = train(toy_run("supervised", "goes on", *settings, "checkpoint.on_error=continue"))
     assert lost == [1, 1, 2] and "cannot write step 2: No space left on device; the run continues" in caplog.text
     assert last.resolve().name == "step-00000003.pt"
 
@@ -408,20 +408,20 @@ def test_fault_23_keys_that_are_not_numbers(toy_run):
 
 
 def test_deterministic_is_of_one_run():
-    for wanted in (True, False):
-        set_determinism(wanted, torch.device("cpu"))
-        assert torch.are_deterministic_algorithms_enabled() is wanted
+    for expected in (True, False):
+        set_determinism(expected, torch.device("cpu"))
+        assert torch.are_deterministic_algorithms_enabled() is expected
 
 
 def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_path):
     folder = toy_folder / "data" / "motion"
     header, first, *rows = (folder / "train.csv").read_text().splitlines()
     (tmp_path / "mixed.csv").write_text("\n".join([header, first.split(",")[0] + ",-1", *rows]))
-    given = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
+    settings = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
     with pytest.raises(ConfigError, match=r"^supcon needs labels, but 1 of 40 videos of .*mixed\.csv have none"):
-        train(toy_run("supcon", "a", *given))
+        train(toy_run("supcon", "a", *settings))
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
-    train(toy_run("simclr", "a", "steps=1", *given))
+    train(toy_run("simclr", "a", "steps=1", *settings))
 
 
 @pytest.mark.parametrize(
@@ -481,8 +481,8 @@ LISTS = {"gallery": "train", "query": "test"}
 
 def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, metrics):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
-    given = "evaluate.protocols=[{name: accuracy}, {name: svm, costs: [1.0]}, {name: knn, k: 3}]"
-    train(toy_run("supervised", "a", "steps=3", "evaluate.every=3", given, *lists))
+    settings = "evaluate.protocols=[{name: accuracy}, {name: svm, costs: [1.0]}, {name: knn, k: 3}]"
+    train(toy_run("supervised", "a", "steps=3", "evaluate.every=3", settings, *lists))
     names = {"step", "top1", "top5", "mean_class", "ece", "majority", "majority_mean_class"}
     assert [set(line) for line in metrics("a", "top1")] == [names | {"svm", "svm_mean_class", "knn", "knn_mean_class"}]
     # Without a gallery: what needs none.
@@ -536,8 +536,8 @@ def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
     tenth, half = (training_list(toy_run("supervised", "a", f"data.subset={{fraction: {x}}}")) for x in (0.1, 0.5))
     labels = [record.label for record in whole.records]
     for chosen, count in ((tenth, 1), (half, round(0.5 * labels.count(0) + 1e-9))):
-        found = [record.label for record in chosen.records]
-        assert {label: found.count(label) for label in set(labels)} == dict.fromkeys(set(labels), count)
+        actual = [record.label for record in chosen.records]
+        assert {label: actual.count(label) for label in set(labels)} == dict.fromkeys(set(labels), count)
         assert set(chosen.names) <= set(whole.names)
         assert list(chosen.names) == [name for name in whole.names if name in chosen.names]  # in the order of the list
     assert set(tenth.names) < set(half.names)

@@ -97,16 +97,16 @@ def test_calibration_error_at_its_ends():
 def test_protocol():
     p, label = drawn()
     query = Features(p, label, torch.arange(300))
-    found = Accuracy(Accuracy.Config())(query, query, NOBODY)
-    assert found.predicted.tolist() == [row.index(max(row)) for row in p.tolist()]
-    assert found.numbers == {
+    actual = Accuracy(Accuracy.Config())(query, query, NOBODY)
+    assert actual.predicted.tolist() == [row.index(max(row)) for row in p.tolist()]
+    assert actual.numbers == {
         "top1": top_k(p, label, 1),
         "top5": top_k(p, label, 5),
-        "mean_class": mean_class_accuracy(found.predicted, label),
+        "mean_class": mean_class_accuracy(actual.predicted, label),
         "ece": calibration_error(p, label, 15),
     }
     other = Accuracy(Accuracy.Config(bins=3))(query, query, NOBODY).numbers
-    assert other["ece"] != found.numbers["ece"] and math.isclose(other["top1"], found.numbers["top1"])
+    assert other["ece"] != actual.numbers["ece"] and math.isclose(other["top1"], actual.numbers["top1"])
 
 
 def test_top_5_of_five_classes_says_nothing():

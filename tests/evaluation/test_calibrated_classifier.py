@@ -64,8 +64,8 @@ def test_logistic_regression_is_that_of_scikit_learn(classes, count):
     x, label = x[:count], label[:count]
     z = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
     reference = LogisticRegression(C=0.3, max_iter=5000, tol=1e-8).fit(z.numpy(), label)
-    found = StandardLogistic(x, torch.from_numpy(label), classes, 0.3)(x).exp()
-    assert np.abs(found.numpy() - reference.predict_proba(z.numpy())).max() < 2e-3
+    actual = StandardLogistic(x, torch.from_numpy(label), classes, 0.3)(x).exp()
+    assert np.abs(actual.numpy() - reference.predict_proba(z.numpy())).max() < 2e-3
 
 
 def test_a_class_without_examples_is_never_predicted():

@@ -66,11 +66,11 @@ def test_features_are_the_average_of_thirty_crops(tmp_path, write_video):
         videos.append(f"{n}.mp4,{n}")
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *videos]) + "\n")
     listed = read_list(tmp_path / "list.csv")
-    found = extract_features(Pixels(), listed, clips(), CPU)
-    assert found.x.shape == (3, 4) and found.x.dtype == torch.float32
-    assert found.index.tolist() == found.label.tolist() == [0, 1, 2]
+    features = extract_features(Pixels(), listed, clips(), CPU)
+    assert features.x.shape == (3, 4) and features.x.dtype == torch.float32
+    assert features.index.tolist() == features.label.tolist() == [0, 1, 2]
     mean, std = np.array([0.4, 0.5, 0.6]), np.array([0.2, 0.25, 0.3])
-    for row, record, count in zip(found.x, listed.records, (11, 25, 60), strict=True):
+    for row, record, count in zip(features.x, listed.records, (11, 25, 60), strict=True):
         with open_video(record.path) as video:
             frames = (video.frames(range(count)).transpose(0, 2, 3, 1) / 255 - mean) / std  # (T, H, W, C)
         views = []
@@ -87,9 +87,9 @@ def test_features_are_the_average_of_thirty_crops(tmp_path, write_video):
 def test_batches_and_workers_change_nothing(few, backbone, batch_size, workers):
     settings = {"clips": 2, "crops": 3}
     expected = extract_features(backbone, few, clips(**settings), CPU)
-    found = extract_features(backbone, few, clips(**settings, batch_size=batch_size, workers=workers), CPU)
-    assert torch.equal(found.index, expected.index) and torch.equal(found.label, expected.label)
-    torch.testing.assert_close(found.x, expected.x, rtol=1e-5, atol=1e-6)
+    features = extract_features(backbone, few, clips(**settings, batch_size=batch_size, workers=workers), CPU)
+    assert torch.equal(features.index, expected.index) and torch.equal(features.label, expected.label)
+    torch.testing.assert_close(features.x, expected.x, rtol=1e-5, atol=1e-6)
     assert expected.label.tolist() == [record.label for record in few.records]
     assert expected.index.tolist() == list(range(5))
     assert torch.pdist(expected.x).min() > 1e-3  # they do differ
@@ -175,17 +175,17 @@ def gaps(digits, tmp_path):
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2)])
 def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
     settings = {"clips": 2, "batch_size": batch_size, "workers": workers}
-    found = extract_features(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
+    features = extract_features(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
     there = [1, 2, 6, 8]
-    assert found.index.tolist() == there
-    assert found.label.tolist() == [gaps.records[n].label for n in there]
+    assert features.index.tolist() == there
+    assert features.label.tolist() == [gaps.records[n].label for n in there]
     whole = extract_features(Pixels(), read_list(digits / "motion/test.csv"), clips(clips=2), CPU)
-    torch.testing.assert_close(found.x, whole.x[there], rtol=1e-5, atol=1e-6)
-    assert [Path(path).name for path, _ in found.missing] == ["0.mp4", "3.mp4", "4.mp4", "5.mp4", "7.mp4"]
-    assert "not a video" in found.missing[0][1] and "No such file" in found.missing[-1][1]
-    given = [record.getMessage() for record in caplog.records]
-    named = "; ".join(reason for _, reason in found.missing[:3])
-    assert given == [f"5 videos cannot be read and are left out: {named} and 2 more; vidssl check names all"]
+    torch.testing.assert_close(features.x, whole.x[there], rtol=1e-5, atol=1e-6)
+    assert [Path(path).name for path, _ in features.missing] == ["0.mp4", "3.mp4", "4.mp4", "5.mp4", "7.mp4"]
+    assert "not a video" in features.missing[0][1] and "No such file" in features.missing[-1][1]
+    logged = [record.getMessage() for record in caplog.records]
+    named = "; ".join(reason for _, reason in features.missing[:3])
+    assert logged == [f"5 videos cannot be read and are left out: {named} and 2 more; vidssl check names all"]
     assert whole.missing == ()
     with pytest.raises(DataError, match=r"^\S+0\.mp4: not a video[^\n]*$"):
         extract_features(Pixels(), gaps, clips(**settings), CPU)
@@ -206,12 +206,12 @@ def test_fault_4_nothing_that_can_be_read(tmp_path):
 def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
     settings = clips(clips=1, crops=1, batch_size=2)
     alone = extract_features(backbone, few, settings, CPU)
-    found = [extract_features(backbone, few, settings, CPU, rows=range(n, 5, parts)) for n in range(parts)]
-    for n, part in enumerate(found):
+    features = [extract_features(backbone, few, settings, CPU, rows=range(n, 5, parts)) for n in range(parts)]
+    for n, part in enumerate(features):
         assert part.index.tolist() == list(range(n, 5, parts)) and part.x.shape[1] == backbone.dim
         torch.testing.assert_close(part.x, alone.x[n::parts], rtol=0, atol=1e-6)
         assert torch.equal(part.label, alone.label[n::parts])
-    assert sorted(row for part in found for row in part.index.tolist()) == list(range(5))
+    assert sorted(row for part in features for row in part.index.tolist()) == list(range(5))
 
 
 def written(folder, name, videos):
@@ -234,12 +234,12 @@ def extract_all(cases):
             settings = clips(clips=2, crops=1, batch_size=2, allow_missing=allow_missing)
             videos = read_list(path)
             try:
-                found = vars(
+                features = vars(
                     extract_features(network, videos, settings, CPU, rows=range(shard[0], len(videos), shard[1]))
                 )
             except VidsslError as error:
-                found = {"error": f"{type(error).__name__}: {error}"}
-            results[name] = {**found, "world": distributed.world()}
+                features = {"error": f"{type(error).__name__}: {error}"}
+            results[name] = {**features, "world": distributed.world()}
     return results
 
 
@@ -257,8 +257,8 @@ def together(request, run_world, digits, tmp_path_factory):
     cases["error"] = [lists["gaps"], False, (0, 1)]
     cases["one"] = [written(folder, "one", [*some[:3], None]), False, (0, 1)]  # on one process only
     cases["part"] = [lists["of-7"], False, (1, 3)]  # after the errors, nobody is a step behind
-    found = run_world(world, extract_all, cases)
-    return world, {name: (case[0], [part[name] for part in found]) for name, case in cases.items()}
+    outcome = run_world(world, extract_all, cases)
+    return world, {name: (case[0], [part[name] for part in outcome]) for name, case in cases.items()}
 
 
 def alone(backbone, path, **settings):
@@ -268,9 +268,9 @@ def alone(backbone, path, **settings):
 @pytest.mark.parametrize("name", ["of-1", "of-5", "of-7", "gaps", "first"])
 def test_fault_28_each_video_counts_once_on_several_processes(together, backbone, name):
     world, cases = together
-    path, found = cases[name]
+    path, actual = cases[name]
     expected = alone(backbone, path, allow_missing=name in ("gaps", "first"))
-    for part in found:  # every process has it all
+    for part in actual:  # every process has it all
         assert part["world"] == world
         assert torch.equal(part["index"], expected.index) and torch.equal(part["label"], expected.label)
         torch.testing.assert_close(part["x"], expected.x, rtol=0, atol=1e-6)
@@ -281,9 +281,9 @@ def test_fault_28_each_video_counts_once_on_several_processes(together, backbone
 
 
 def test_fault_28_a_part_on_several_processes(together, backbone):
-    path, found = together[1]["part"]
+    path, actual = together[1]["part"]
     expected = alone(backbone, path)
-    for part in found:
+    for part in actual:
         assert part["index"].tolist() == [1, 4]
         torch.testing.assert_close(part["x"], expected.x[[1, 4]], rtol=0, atol=1e-6)
 

@@ -58,8 +58,8 @@ def test_a_common_class_does_not_win_the_vote_by_its_size(counts):
     for _ in range(5):
         x = 3 + rng.normal(0, 0.6, (len(counts), 64))[label] + rng.normal(0, 1, (len(label), 64))
         features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(len(label)))
-        found = vote_of_others(features, np.arange(len(label)))[0].numpy()
-        recall += [np.mean(found[label == one] == one) / 5 for one in range(len(counts))]
+        actual = vote_of_others(features, np.arange(len(label)))[0].numpy()
+        recall += [np.mean(actual[label == one] == one) / 5 for one in range(len(counts))]
     assert recall.min() > 0.6  # by plain votes 0 where a class is rare
 
 
@@ -67,8 +67,8 @@ def test_constant_features_favour_no_class():
     """All videos are as near: the votes of each class, divided by its videos, are alike, whatever their number."""
     label = np.repeat([0, 1], [80, 20])
     features = Features(torch.ones(100, 8), torch.from_numpy(label), torch.arange(100))
-    found = vote_of_others(features, np.arange(100))[0].numpy()
-    assert np.mean([np.mean(found[label == one] == one) for one in (0, 1)]) <= 0.5
+    actual = vote_of_others(features, np.arange(100))[0].numpy()
+    assert np.mean([np.mean(actual[label == one] == one) for one in (0, 1)]) <= 0.5
 
 
 def test_every_fold_has_videos():

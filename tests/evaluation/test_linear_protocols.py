@@ -27,8 +27,8 @@ def made(count, seed, several=True, unclear=0.0):
     shown = targets if several else np.eye(CLASSES)[label]
     x = shown @ directions + rng.normal(size=(count, 8))
     targets[rng.random(targets.shape) < unclear] = -1
-    given = torch.from_numpy(targets) if several else None
-    return Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(count), targets=given)
+    labels = torch.from_numpy(targets) if several else None
+    return Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(count), targets=labels)
 
 
 def by_loop(scores, present, points=None):
@@ -77,7 +77,7 @@ def svm(cost):
 def test_multilabel_svm_equals_a_loop_over_classes(unclear):
     gallery, query = made(120, 1, unclear=unclear), made(90, 2, unclear=unclear)
     costs = (0.01, 1.0, 100.0)
-    found = MultilabelSVM(MultilabelSVM.Config(costs=costs, interpolation="none"))(gallery, query, NO_PAIRS)
+    actual = MultilabelSVM(MultilabelSVM.Config(costs=costs, interpolation="none"))(gallery, query, NO_PAIRS)
     precisions, chosen = [], []
     for n in range(CLASSES):
         known, tested = gallery.targets[:, n].numpy() >= 0, query.targets[:, n].numpy() >= 0
@@ -95,10 +95,10 @@ def test_multilabel_svm_equals_a_loop_over_classes(unclear):
         chosen.append(max(costs, key=score.get))
         scores = svm(chosen[-1]).fit(x, y).decision_function(unit(query)[tested])
         precisions.append(average_precision_score(query.targets[:, n].numpy()[tested], scores))
-    assert found.details["costs"] == chosen
-    assert found.details["average_precision"] == pytest.approx(precisions)
-    assert found.numbers == {"multilabel_svm": pytest.approx(np.mean(precisions))}
-    assert found.numbers["multilabel_svm"] > 0.6
+    assert actual.details["costs"] == chosen
+    assert actual.details["average_precision"] == pytest.approx(precisions)
+    assert actual.numbers == {"multilabel_svm": pytest.approx(np.mean(precisions))}
+    assert actual.numbers["multilabel_svm"] > 0.6
 
 
 def test_multilabel_logistic_equals_a_loop_over_classes():
@@ -106,7 +106,7 @@ def test_multilabel_logistic_equals_a_loop_over_classes():
     gallery, query = made(120, 1, unclear=0.2), made(90, 2, unclear=0.2)
     costs = (0.001, 1.0)
     settings = MultilabelLogistic.Config(costs=costs, interpolation="11-point")
-    found = MultilabelLogistic(settings)(gallery, query, NO_PAIRS)
+    actual = MultilabelLogistic(settings)(gallery, query, NO_PAIRS)
     precisions, chosen = [], []
     for n in range(CLASSES):
         known, tested = gallery.targets[:, n].numpy() >= 0, query.targets[:, n].numpy() >= 0
@@ -120,8 +120,8 @@ def test_multilabel_logistic_equals_a_loop_over_classes():
         model = LogisticRegression(C=chosen[-1], max_iter=5000).fit(x, y)
         scores = model.decision_function(query.x.double().numpy()[tested])
         precisions.append(by_loop(scores, query.targets[:, n].numpy()[tested], points=11))
-    assert found.details["costs"] == chosen
-    assert found.numbers == {"multilabel_logistic": pytest.approx(np.mean(precisions))}
+    assert actual.details["costs"] == chosen
+    assert actual.numbers == {"multilabel_logistic": pytest.approx(np.mean(precisions))}
 
 
 def test_videos_that_are_not_counted_change_nothing():
@@ -138,11 +138,11 @@ def test_videos_that_are_not_counted_change_nothing():
 def test_more_shots_are_better_and_repeat():
     gallery, query = made(300, 1), made(200, 2)
     protocol = MultilabelLowShot(MultilabelLowShot.Config(shots=(1, 8, 64, 1000), costs=(1.0,), draws=4))
-    found = protocol(gallery, query, NO_PAIRS)
-    one, eight, most = (found.numbers[f"multilabel_lowshot@{k}"] for k in (1, 8, 64))
-    assert one < eight < most and found == protocol(gallery, query, NO_PAIRS)
-    assert found.numbers["multilabel_lowshot@1_spread"] > 0
-    assert found.details["left_out"] == [1000]
+    actual = protocol(gallery, query, NO_PAIRS)
+    one, eight, most = (actual.numbers[f"multilabel_lowshot@{k}"] for k in (1, 8, 64))
+    assert one < eight < most and actual == protocol(gallery, query, NO_PAIRS)
+    assert actual.numbers["multilabel_lowshot@1_spread"] > 0
+    assert actual.details["left_out"] == [1000]
 
 
 def test_shots_of_all_videos_are_the_svm_of_all():
@@ -167,7 +167,7 @@ def test_a_class_without_videos(protocol):
 
 def test_logistic_regression_equals_scikit_learns():
     gallery, query = made(90, 1, several=False), made(60, 2, several=False)
-    found = Logistic(Logistic.Config(costs=(0.001, 0.1, 10.0)))(gallery, query, NO_PAIRS)
+    actual = Logistic(Logistic.Config(costs=(0.001, 0.1, 10.0)))(gallery, query, NO_PAIRS)
     x, y = gallery.x.double().numpy(), gallery.label.numpy()
     folds = list(StratifiedKFold(3, shuffle=True, random_state=0).split(x, y))
 
@@ -179,11 +179,11 @@ def test_logistic_regression_equals_scikit_learns():
         for cost in (0.001, 0.1, 10.0)
     }
     best = max(score, key=score.get)
-    assert found.details["cost"] == best
-    assert found.numbers["logistic"] == pytest.approx(
+    assert actual.details["cost"] == best
+    assert actual.numbers["logistic"] == pytest.approx(
         model(best).fit(x, y).score(query.x.double().numpy(), query.label.numpy())
     )
-    assert found.numbers["logistic"] > 0.6 and len(found.predicted) == 60
+    assert actual.numbers["logistic"] > 0.6 and len(actual.predicted) == 60
 
 
 @pytest.mark.parametrize("interpolation", ["none", "area", "11-point"])
@@ -201,13 +201,13 @@ def test_a_class_whose_tested_videos_are_unreadable_is_named_and_not_in_the_mean
     gallery, query = made(40, 1), made(30, 2)
     before = protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)
     query.targets[:, 1] = 0
-    found = protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)
-    assert found.details["undefined"] == ["1"] and "no video of 1 could be read" in caplog.text
-    assert all(np.isfinite(number) for number in found.numbers.values())
+    actual = protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)
+    assert actual.details["undefined"] == ["1"] and "no video of 1 could be read" in caplog.text
+    assert all(np.isfinite(number) for number in actual.numbers.values())
     if protocol is not MultilabelLowShot:
         expected = [before.details["average_precision"][n] for n in (0, 2)]
-        assert found.details["average_precision"] == [expected[0], None, expected[1]]
-        assert [*found.numbers.values()] == [pytest.approx(np.mean(expected))]
+        assert actual.details["average_precision"] == [expected[0], None, expected[1]]
+        assert [*actual.numbers.values()] == [pytest.approx(np.mean(expected))]
     query.targets[:] = 0
     with pytest.raises(DataError, match="no video of any class could be read"):
         protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)

@@ -40,33 +40,33 @@ def cosine(a, b):
 def loop_nearest(query, gallery, k, exclude=None):
     rows = []
     for n, q in enumerate(query):
-        found = [(-cosine(q, g), row) for row, g in enumerate(gallery) if [n, row] not in (exclude or [])]
-        rows.append(sorted(found)[:k])  # equal similarities by row
-    return [[row for _, row in found] for found in rows], [[-s for s, _ in found] for found in rows]
+        actual = [(-cosine(q, g), row) for row, g in enumerate(gallery) if [n, row] not in (exclude or [])]
+        rows.append(sorted(actual)[:k])  # equal similarities by row
+    return [[row for _, row in actual] for actual in rows], [[-s for s, _ in actual] for actual in rows]
 
 
 def test_fault_29_a_query_has_several_rows_that_it_must_not_find():
     gallery = drawn(9, 4, 5)
     pairs = [[1, n] for n in (0, 2, 3, 4, 5, 6, 7, 8)] + [[0, n] for n in range(9)]
     for chunk in (1, 512):
-        found = nearest(gallery[:3], gallery, 4, torch.tensor(pairs), chunk)
-        assert found.index[1, 0] == 1 and torch.isneginf(found.similarity[1, 1:]).all()
-        assert torch.isneginf(found.similarity[0]).all() and torch.isfinite(found.similarity[2]).all()
+        hits = nearest(gallery[:3], gallery, 4, torch.tensor(pairs), chunk)
+        assert hits.index[1, 0] == 1 and torch.isneginf(hits.similarity[1, 1:]).all()
+        assert torch.isneginf(hits.similarity[0]).all() and torch.isfinite(hits.similarity[2]).all()
         label = torch.zeros(9, dtype=torch.int64)
         query = features(gallery[:3], label[:3])
-        assert recall(found, query, features(gallery, label), (1, 4)) == pytest.approx(
+        assert recall(hits, query, features(gallery, label), (1, 4)) == pytest.approx(
             {"R@1": 2 / 3, "R@4": 2 / 3}  # the first query has nobody left, whatever the labels say
         )
-        assert knn_accuracy(found, query, features(gallery, label), 4) == pytest.approx(2 / 3)
+        assert knn_accuracy(hits, query, features(gallery, label), 4) == pytest.approx(2 / 3)
 
 
 def test_fault_29_zero_vectors_everywhere():
     """A network that gives nothing but zeros: every video ties with every other, so rows decide."""
     nothing = features(np.zeros((6, 3)), [0, 1, 0, 1, 0, 1])
-    found = nearest(nothing.x, nothing.x, 6, torch.stack([torch.arange(6)] * 2, dim=1))
-    assert found.index[:, :2].tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
-    assert recall(found, nothing, nothing, (1,))["R@1"] == pytest.approx(2 / 6)
-    assert knn_accuracy(found, nothing, nothing, 2) == pytest.approx(3 / 6)  # equal votes: the smaller label
+    hits = nearest(nothing.x, nothing.x, 6, torch.stack([torch.arange(6)] * 2, dim=1))
+    assert hits.index[:, :2].tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
+    assert recall(hits, nothing, nothing, (1,))["R@1"] == pytest.approx(2 / 6)
+    assert knn_accuracy(hits, nothing, nothing, 2) == pytest.approx(3 / 6)  # equal votes: the smaller label
     assert uniformity_loss(nothing.x) == 0
     assert math.isnan(uniformity_loss(nothing.x[:1]))  # there is no pair
 
@@ -79,7 +79,7 @@ def test_recall_is_the_loop(excluding):
         gallery = Features(torch.cat([gallery.x, query.x]), torch.cat([gallery.label, query.label]), torch.arange(157))
         exclude = torch.stack([torch.arange(37), torch.arange(120, 157)], dim=1)
     ks = (1, 2, 5, 10, 500)
-    found = recall(nearest(query.x, gallery.x, max(ks), exclude), query, gallery, ks)
+    actual = recall(nearest(query.x, gallery.x, max(ks), exclude), query, gallery, ks)
     index, _ = loop_nearest(query.x, gallery.x, 500, exclude.tolist())
     expected = {}
     for k in ks:
@@ -87,8 +87,8 @@ def test_recall_is_the_loop(excluding):
         for n, rows in enumerate(index):
             hits += any(gallery.label[row] == query.label[n] for row in rows[:k])
         expected[f"R@{k}"] = hits / 37
-    assert found == pytest.approx(expected, abs=1e-6)
-    assert 0.2 < found["R@1"] < found["R@5"] <= found["R@500"] == 1
+    assert actual == pytest.approx(expected, abs=1e-6)
+    assert 0.2 < actual["R@1"] < actual["R@5"] <= actual["R@500"] == 1
 
 
 def test_recall_does_not_count_the_excluded_row():
@@ -112,9 +112,9 @@ def test_knn_is_the_loop(k, temperature):
             votes[int(gallery.label[row])] += math.exp((s - 1) / temperature)
         right += int(np.argmax(votes)) == int(query.label[n])
     nearer = nearest(query.x, gallery.x, k + 3)  # of which no more than k vote
-    found = knn_accuracy(nearer, query, gallery, k, temperature)
-    assert found == pytest.approx(right / 60, abs=1e-6)
-    assert 0.2 < found < 1
+    actual = knn_accuracy(nearer, query, gallery, k, temperature)
+    assert actual == pytest.approx(right / 60, abs=1e-6)
+    assert 0.2 < actual < 1
 
 
 def test_chance_is_what_random_features_reach():

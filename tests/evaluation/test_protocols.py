@@ -44,10 +44,10 @@ def loop_recall(gallery, query, k, center):
 def test_retrieval(center):
     gallery, query = features(90, 0, shift=3.0), features(40, 1, shift=-3.0)
     before = gallery.x.clone(), query.x.clone()
-    found = Retrieval(Retrieval.Config(ks=(1, 3, 7), center=center))(gallery, query, NO_PAIRS).numbers
-    assert set(found) == {"R@1", "R@3", "R@7", "chance"}
+    actual = Retrieval(Retrieval.Config(ks=(1, 3, 7), center=center))(gallery, query, NO_PAIRS).numbers
+    assert set(actual) == {"R@1", "R@3", "R@7", "chance"}
     for k in (1, 3, 7):
-        assert found[f"R@{k}"] == pytest.approx(loop_recall(gallery, query, k, center), abs=1e-6)
+        assert actual[f"R@{k}"] == pytest.approx(loop_recall(gallery, query, k, center), abs=1e-6)
     assert torch.equal(before[0], gallery.x) and torch.equal(before[1], query.x)
 
 
@@ -70,10 +70,10 @@ def test_knn_and_uniformity():
     one = KNN(KNN.Config(k=1))(gallery, query, NO_PAIRS).numbers
     assert set(one) == {"knn", "knn_mean_class"}
     assert one["knn"] == pytest.approx(loop_recall(gallery, query, 1, False), abs=1e-6)
-    found = Uniformity(Uniformity.Config())(gallery, query, NO_PAIRS).numbers
-    assert set(found) == {"uniformity_loss"} and -4 < found["uniformity_loss"] < 0
+    actual = Uniformity(Uniformity.Config())(gallery, query, NO_PAIRS).numbers
+    assert set(actual) == {"uniformity_loss"} and -4 < actual["uniformity_loss"] < 0
     other = Uniformity(Uniformity.Config())(query, gallery, NO_PAIRS).numbers
-    assert found != other  # that of the gallery
+    assert actual != other  # that of the gallery
 
 
 @pytest.mark.parametrize("side", ["gallery", "query"])
@@ -116,7 +116,7 @@ def test_fault_29_own_rows(tmp_path):
     asked |= {"a.mp4,0,0,": [0], "b.mp4,0,2,9": [4, 5], "b.mp4,0,,": [1, 2, 4, 5], "b.mp4,0,,0.5": [1, 5]}
     (tmp_path / "query.csv").write_text("\n".join(["path,label,start,end", *asked]) + "\n")
     gallery, query = (read_list(tmp_path / f"{name}.csv") for name in ("gallery", "query"))
-    expected = [[n, row] for n, found in enumerate(asked.values()) for row in found]
+    expected = [[n, row] for n, actual in enumerate(asked.values()) for row in actual]
     assert own_rows(gallery, query).tolist() == expected
     (tmp_path / "query.csv").write_text("path\nd.mp4\n")
     nobody = own_rows(gallery, read_list(tmp_path / "query.csv"))
@@ -160,17 +160,17 @@ def unit(x):
 def test_svm_is_the_slow_one():
     gallery, query = features(90, 0), features(60, 1)
     for cost in (0.1, 1.0):
-        found = LinearSVM(LinearSVM.Config(costs=(cost,)))(gallery, query, NO_PAIRS)
+        actual = LinearSVM(LinearSVM.Config(costs=(cost,)))(gallery, query, NO_PAIRS)
         expected = slow_svm(unit(gallery.x), gallery.label.numpy(), unit(query.x), cost)
-        assert found.predicted.tolist() == expected.tolist()
-        assert found.numbers["svm"] == pytest.approx((expected == query.label.numpy()).mean())
-        assert found.numbers["svm"] > 0.5
+        assert actual.predicted.tolist() == expected.tolist()
+        assert actual.numbers["svm"] == pytest.approx((expected == query.label.numpy()).mean())
+        assert actual.numbers["svm"] > 0.5
 
 
 def test_the_cost_of_the_svm_is_chosen_on_the_training_side_alone():
     gallery, query = features(90, 0), features(60, 1)
     costs = (0.001, 0.1, 10.0)
-    found = LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, query, NO_PAIRS)
+    actual = LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, query, NO_PAIRS)
     x, label = unit(gallery.x), gallery.label.numpy()
     scores = {}
     for cost in costs:  # by the loop, with scikit-learn's folds
@@ -179,11 +179,11 @@ def test_the_cost_of_the_svm_is_chosen_on_the_training_side_alone():
             predicted = slow_svm(x[learned], label[learned], x[held], cost)
             right += sum(int(a == b) for a, b in zip(predicted, label[held], strict=True))
         scores[str(cost)] = right / 90
-    assert found.details["cross_validation"] == pytest.approx(scores)
+    assert actual.details["cross_validation"] == pytest.approx(scores)
     best = max(scores.values())
-    assert found.details["cost"] == min(float(cost) for cost, score in scores.items() if score == best)
+    assert actual.details["cost"] == min(float(cost) for cost, score in scores.items() if score == best)
     other = Features(query.x * 0 + 1, query.label, query.index)  # whatever the queries are
-    assert LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, other, NO_PAIRS).details == found.details
+    assert LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, other, NO_PAIRS).details == actual.details
 
 
 def test_svm_needs_two_classes_and_enough_videos():
@@ -198,7 +198,7 @@ def test_svm_needs_two_classes_and_enough_videos():
 def test_low_shot_is_the_loop():
     gallery, query = features(90, 0), features(60, 1)
     protocol = LowShot(LowShot.Config(shots=(1, 3), draws=4, costs=(0.5,), seed=9))
-    found = protocol(gallery, query, NO_PAIRS)
+    actual = protocol(gallery, query, NO_PAIRS)
     x, label = unit(gallery.x), gallery.label.numpy()
     for k in (1, 3):
         accuracies = []
@@ -210,19 +210,19 @@ def test_low_shot_is_the_loop():
             assert sorted(label[rows].tolist()) == [c for c in range(4) for _ in range(k)]
             predicted = slow_svm(x[rows], label[rows], unit(query.x), 0.5)
             accuracies.append(np.mean(predicted == query.label.numpy()))
-        assert found.numbers[f"lowshot@{k}"] == pytest.approx(np.mean(accuracies))
-        assert found.numbers[f"lowshot@{k}_spread"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert found.numbers["lowshot@3"] > found.numbers["lowshot@1"]
-    assert found.details == {}
+        assert actual.numbers[f"lowshot@{k}"] == pytest.approx(np.mean(accuracies))
+        assert actual.numbers[f"lowshot@{k}_spread"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert actual.numbers["lowshot@3"] > actual.numbers["lowshot@1"]
+    assert actual.details == {}
 
 
 def test_low_shot_skips_shots_that_exceed_the_smallest_class():
     gallery, query = features(40, 0), features(20, 1)
     smallest = int(torch.bincount(gallery.label).min())
     config = LowShot.Config(shots=(1, smallest, smallest + 1, 500), costs=(1.0,))
-    found = LowShot(config)(gallery, query, NO_PAIRS)
-    assert set(found.numbers) == {f"lowshot@{k}{s}" for k in (1, smallest) for s in ("", "_spread")}
-    assert found.details == {"left_out": [smallest + 1, 500], "videos_of_the_smallest_class": smallest}
+    actual = LowShot(config)(gallery, query, NO_PAIRS)
+    assert set(actual.numbers) == {f"lowshot@{k}{s}" for k in (1, smallest) for s in ("", "_spread")}
+    assert actual.details == {"left_out": [smallest + 1, 500], "videos_of_the_smallest_class": smallest}
     with pytest.raises(DataError, match=rf"at least 500 training videos, .* the smallest of {smallest}: lower shots"):
         LowShot(LowShot.Config(shots=(501, 500)))(gallery, query, NO_PAIRS)
 
@@ -231,7 +231,7 @@ def test_low_shot_chooses_its_cost_on_the_videos_of_each_draw():
     gallery, query = features(90, 0), features(60, 1)
     costs = (0.001, 0.1, 10.0)
     config = LowShot.Config(shots=(1, 2, 5), draws=2, costs=costs, folds=3, seed=4)
-    found = LowShot(config)(gallery, query, NO_PAIRS)
+    actual = LowShot(config)(gallery, query, NO_PAIRS)
     x, label = unit(gallery.x), gallery.label.numpy()
     for k in (2, 5):
         chosen = []
@@ -243,8 +243,8 @@ def test_low_shot_chooses_its_cost_on_the_videos_of_each_draw():
                 parts = [(rows[a], rows[b]) for a, b in folds.split(rows, label[rows])]
                 right.append(sum((slow_svm(x[a], label[a], x[b], cost) == label[b]).sum() for a, b in parts))
             chosen.append(costs[int(np.argmax(right))])  # the first of equal ones: the smallest
-        assert found.details["costs"][str(k)] == chosen
-    assert found.details["costs"]["1"] == [0.1, 0.1]  # nothing to validate on: the middle one
+        assert actual.details["costs"][str(k)] == chosen
+    assert actual.details["costs"]["1"] == [0.1, 0.1]  # nothing to validate on: the middle one
     assert LowShot.Config().shots == (1, 2, 4, 8, 16, 32, 64, 96) and LowShot.Config().draws == 5
 
 
@@ -254,26 +254,26 @@ def test_classes_that_overlap_are_separated_as_well_as_can_be():
     random = generator(11)
     x = torch.from_numpy(random.normal(size=(600, 8)).astype(np.float32))
     every = Features(x, torch.from_numpy(random.integers(2, size=600)), torch.arange(600))
-    found = LinearSVM(LinearSVM.Config(costs=(1e5,)))(every, every, NO_PAIRS)
+    actual = LinearSVM(LinearSVM.Config(costs=(1e5,)))(every, every, NO_PAIRS)
     # With a cost so high and classes that overlap, the loss alone decides: least squares over the active rows.
     rows, y = np.concatenate([unit(x), np.ones((600, 1))], axis=1), np.where(every.label == 1, 1.0, -1.0)
     w = np.zeros(9)
     for _ in range(50):
         active = y * (rows @ w) < 1
         w = np.linalg.solve(rows[active].T @ rows[active] + np.eye(9) / 2e5, rows[active].T @ y[active])
-    assert found.predicted.tolist() == (rows @ w > 0).astype(int).tolist()
+    assert actual.predicted.tolist() == (rows @ w > 0).astype(int).tolist()
 
 
 def lists(tmp_path, gallery, query, classes=("a", "b"), query_classes=None):
-    found = []
+    collected = []
     for name, rows, names in (("gallery", gallery, classes), ("query", query, query_classes or classes)):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "root.txt").write_text(f"{tmp_path}\n")
         (folder / "classes.txt").write_text("".join(f"{word}\n" for word in names))
         (folder / "list.csv").write_text("\n".join(["path,label", *rows]) + "\n")
-        found.append(read_list(folder / "list.csv"))
-    return found
+        collected.append(read_list(folder / "list.csv"))
+    return collected
 
 
 def built(*names):
@@ -336,7 +336,7 @@ def test_classes_that_are_too_small_are_an_error_before_extraction(tmp_path):
 
 def test_uniformity_of_a_large_gallery_is_that_of_evenly_spaced_rows():
     gallery = features(90, 0)
-    found = Uniformity(Uniformity.Config(rows=30))(gallery, gallery, NO_PAIRS)
+    actual = Uniformity(Uniformity.Config(rows=30))(gallery, gallery, NO_PAIRS)
     thirds = Features(gallery.x[::3], gallery.label[::3], gallery.index[::3])
-    assert found.numbers == Uniformity(Uniformity.Config())(thirds, thirds, NO_PAIRS).numbers
-    assert found.details == {"rows": 30} and len(thirds.x) == 30
+    assert actual.numbers == Uniformity(Uniformity.Config())(thirds, thirds, NO_PAIRS).numbers
+    assert actual.details == {"rows": 30} and len(thirds.x) == 30

@@ -27,27 +27,27 @@ def cosines(query, gallery, exclude=()):
         x = x.numpy().astype(np.float64)
         norm = np.linalg.norm(x, axis=1, keepdims=True)
         units.append(x / np.where(norm > 0, norm, 1))
-    found = units[0] @ units[1].T
+    actual = units[0] @ units[1].T
     for n, row in exclude:
-        found[n, row] = -np.inf
-    return found
+        actual[n, row] = -np.inf
+    return actual
 
 
 def assert_near_reference(query, gallery, k, exclude=(), **how):
     """Position by position, the cosine of the row found is the reference's; return how many rows differ."""
     pairs = torch.tensor(exclude, dtype=torch.int64).reshape(-1, 2) if len(exclude) else None
-    found = nearest(query, gallery, k, pairs, **how)
+    hits = nearest(query, gallery, k, pairs, **how)
     reference = cosines(query, gallery, exclude)
     order = np.argsort(-reference, axis=1, kind="stable")[:, :k]
     order[np.isneginf(np.take_along_axis(reference, order, axis=1))] = -1  # nothing more to find
     reference = np.concatenate([reference, np.full((len(query), 1), -np.inf)], axis=1)  # of row -1
-    rows = found.index.numpy()
+    rows = hits.index.numpy()
     taken, best = (np.take_along_axis(reference, index, axis=1) for index in (rows, order))
-    np.testing.assert_allclose(found.similarity.numpy(), taken, rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(hits.similarity.numpy(), taken, rtol=0, atol=ROUNDING)
     np.testing.assert_allclose(taken, best, rtol=0, atol=2 * ROUNDING)
     assert all(len({*there}) == len(there) for there in ([row for row in rows_of if row >= 0] for rows_of in rows))
-    assert np.array_equal(rows == -1, np.isneginf(found.similarity.numpy()))
-    for row, similarity in zip(rows.tolist(), found.similarity.tolist(), strict=True):
+    assert np.array_equal(rows == -1, np.isneginf(hits.similarity.numpy()))
+    for row, similarity in zip(rows.tolist(), hits.similarity.tolist(), strict=True):
         ranking = list(zip([-value for value in similarity], row, strict=True))
         assert ranking == sorted(ranking)
     return int((rows != order).sum())
@@ -82,8 +82,8 @@ def test_fault_29_ties_go_by_gallery_row():
     """Signs in four dimensions: all norms are 2 and all cosines -1, -0.5, 0, 0.5 or 1, exactly."""
     gallery = torch.from_numpy(generator(2).choice([-1.0, 1.0], size=(300, 4)).astype(np.float32))
     query = gallery[generator(3).permutation(300)[:50]]
-    found = nearest(query, gallery, 300)
-    for q, row, similarity in zip(query, found.index, found.similarity, strict=True):
+    hits = nearest(query, gallery, 300)
+    for q, row, similarity in zip(query, hits.index, hits.similarity, strict=True):
         exact = (gallery @ q / 4)[row]
         assert torch.equal(exact, similarity)
         expected = sorted(range(300), key=lambda g: (-(gallery[g] @ q).item(), g))
@@ -98,11 +98,11 @@ def test_fault_29_duplicates_tie_wherever_they_lie(blocks, count, queries, dim, 
     """In float32 the products of equal rows differ in the last bit, by their place in the matrix."""
     gallery = drawn(20, dim, 4)[torch.arange(count) % 20]
     blocks(numbers)
-    found = nearest(drawn(queries, dim, 5), gallery, count)
-    for row, similarity in zip(found.index % 20, found.similarity, strict=True):
+    hits = nearest(drawn(queries, dim, 5), gallery, count)
+    for row, similarity in zip(hits.index % 20, hits.similarity, strict=True):
         assert len(similarity.unique()) == 20
         assert all((row[similarity == value] == row[similarity == value][0]).all() for value in similarity)
-    for row in found.index.tolist():
+    for row in hits.index.tolist():
         first = {}  # place of a video in the ranking
         for place, g in enumerate(row):
             first.setdefault(g % 20, place)
@@ -115,31 +115,31 @@ def test_fault_29_a_query_does_not_find_itself():
     assert nearest(query, gallery, 1).index[:, 0].tolist() == [3, 8, 11]
     exclude = torch.tensor([[2, 11], [0, 3]])
     for chunk in (1, 2, 512):
-        found = nearest(query, gallery, 30, exclude, chunk)
+        hits = nearest(query, gallery, 30, exclude, chunk)
         order = np.argsort(-cosines(query, gallery, exclude.tolist()), axis=1, kind="stable")
-        assert found.index[:, :-1].tolist() == order[:, :-1].tolist()
-        assert found.index[:, -1].tolist() == [-1, order[1, -1], -1]  # what was excluded is not there
-        assert torch.isneginf(found.similarity[:, -1]).tolist() == [True, False, True]
+        assert hits.index[:, :-1].tolist() == order[:, :-1].tolist()
+        assert hits.index[:, -1].tolist() == [-1, order[1, -1], -1]  # what was excluded is not there
+        assert torch.isneginf(hits.similarity[:, -1]).tolist() == [True, False, True]
     assert torch.equal(gallery, drawn(30, 6, 5)) and exclude.tolist() == [[2, 11], [0, 3]]
 
 
 def test_fault_29_more_neighbours_than_videos():
-    found = nearest(drawn(4, 3, 6), drawn(5, 3, 7), 20)
-    assert found.index.shape == found.similarity.shape == (4, 5)
-    assert all(sorted(row) == list(range(5)) for row in found.index.tolist())
+    hits = nearest(drawn(4, 3, 6), drawn(5, 3, 7), 20)
+    assert hits.index.shape == hits.similarity.shape == (4, 5)
+    assert all(sorted(row) == list(range(5)) for row in hits.index.tolist())
 
 
 def test_fault_29_zero_vectors_are_alike_to_nothing():
     gallery = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
-    found = nearest(torch.tensor([[0.0, 0.0], [0.0, 2.0]]), gallery, 4)
-    assert found.index.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
-    assert found.similarity.tolist() == [[0, 0, 0, 0], [1, 0, 0, -1]]
+    hits = nearest(torch.tensor([[0.0, 0.0], [0.0, 2.0]]), gallery, 4)
+    assert hits.index.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert hits.similarity.tolist() == [[0, 0, 0, 0], [1, 0, 0, -1]]
 
 
 def test_fault_29_a_feature_too_large_to_be_squared_keeps_its_direction():
     gallery = torch.tensor([[0.0, 1.0], [1e30, 0.0], [-1.0, 0.0]])
-    found = nearest(torch.tensor([[3e38, 0.0], [1e-30, 0.0]]), gallery, 3)
-    assert found.index[0].tolist() == [1, 0, 2] and found.similarity[0].tolist() == [1, 0, -1]
+    hits = nearest(torch.tensor([[3e38, 0.0], [1e-30, 0.0]]), gallery, 3)
+    assert hits.index[0].tolist() == [1, 0, 2] and hits.similarity[0].tolist() == [1, 0, -1]
 
 
 @pytest.mark.parametrize(("k", "numbers"), [(1, 300), (7, 64), (90, 1)])
@@ -176,9 +176,9 @@ def test_a_thousand_copies_of_one_row_keep_their_order(blocks):
 def test_a_collapsed_network_ties_everywhere(blocks):
     gallery = torch.full((200, 12), 0.3)
     blocks(500)
-    found = nearest(gallery[:40], gallery, 5, torch.stack([torch.arange(40)] * 2, dim=1))
-    assert (found.similarity == found.similarity[0, 0]).all() and found.similarity[0, 0] == pytest.approx(1)
-    for n, row in enumerate(found.index.tolist()):
+    hits = nearest(gallery[:40], gallery, 5, torch.stack([torch.arange(40)] * 2, dim=1))
+    assert (hits.similarity == hits.similarity[0, 0]).all() and hits.similarity[0, 0] == pytest.approx(1)
+    for n, row in enumerate(hits.index.tolist()):
         assert row == [g for g in range(6) if g != n][:5]
 
 
@@ -206,10 +206,10 @@ def test_any_number_of_dimensions(dim):
 
 def test_centring_subtracts_both_means():
     query, gallery = drawn(9, 5, 9) + 3, drawn(60, 5, 10) - 2
-    found = nearest(query, gallery, 8, center=True)
+    hits = nearest(query, gallery, 8, center=True)
     expected = nearest(query - query.mean(dim=0), gallery - gallery.mean(dim=0), 8)
-    assert torch.equal(found.index, expected.index) and torch.equal(found.similarity, expected.similarity)
-    assert found.index.tolist() != nearest(query, gallery, 8).index.tolist()
+    assert torch.equal(hits.index, expected.index) and torch.equal(hits.similarity, expected.similarity)
+    assert hits.index.tolist() != nearest(query, gallery, 8).index.tolist()
 
 
 def test_threads_change_nothing():
@@ -217,10 +217,10 @@ def test_threads_change_nothing():
     expected = nearest(query, gallery, 20)
     torch.set_num_threads(3)
     try:
-        found = nearest(query, gallery, 20)
+        hits = nearest(query, gallery, 20)
     finally:
         torch.set_num_threads(1)
-    assert torch.equal(found.index, expected.index) and torch.equal(found.similarity, expected.similarity)
+    assert torch.equal(hits.index, expected.index) and torch.equal(hits.similarity, expected.similarity)
 
 
 def test_nothing_to_search_with_or_in():

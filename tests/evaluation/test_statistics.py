@@ -129,22 +129,22 @@ def test_intervals_are_those_of_the_equations(case):
     first, second = (rng.random((2, 90)) < 0.7).astype(float)
     value, variance, degrees, _ = by_loops(first - second, recordings, classes)
     half = t.ppf(0.975, degrees) * np.sqrt(variance)
-    found = beside(first, second, recordings, classes).difference
-    assert found[:3] == pytest.approx((value, value - half, value + half))
+    actual = beside(first, second, recordings, classes).difference
+    assert actual[:3] == pytest.approx((value, value - half, value + half))
     lacking = np.where(np.arange(97) < 90, np.pad(first, (0, 7)), np.nan)  # videos that one of both lacks
     longer, *places = (np.pad(values, (0, 7), "edge") for values in (second, recordings, classes))
     again = beside(longer, lacking, *places)
     value, variance, degrees, whole = by_loops(first, recordings, classes)
-    assert again.value == pytest.approx(value) and again.difference[0] == pytest.approx(-found.value)
-    assert again.difference.low == pytest.approx(-found.high)
-    found = proportion(first, recordings, classes)
-    assert found.value == pytest.approx(value)
+    assert again.value == pytest.approx(value) and again.difference[0] == pytest.approx(-actual.value)
+    assert again.difference.low == pytest.approx(-actual.high)
+    actual = proportion(first, recordings, classes)
+    assert actual.value == pytest.approx(value)
     videos = 1 / sum(1 / (classes == c).sum() for c in np.unique(classes)) * len(np.unique(classes)) ** 2
     n = min(value * (1 - value) / variance, videos / (1 + 0.1 * (videos / whole - 1)))
-    for end in (found.low, found.high):  # Wilson's ends: as far as `t` standard errors of a fraction `end`
+    for end in (actual.low, actual.high):  # Wilson's ends: as far as `t` standard errors of a fraction `end`
         assert (value - end) ** 2 == pytest.approx(t.ppf(0.975, degrees) ** 2 * end * (1 - end) / n)
     if case == "one class":
-        assert proportion(first, recordings) == found
+        assert proportion(first, recordings) == actual
 
 
 def test_p_is_that_of_all_flips_or_near_it():
@@ -154,8 +154,8 @@ def test_p_is_that_of_all_flips_or_near_it():
         delta = rng.integers(-1, 2, 3 * count).astype(float)
         sums = np.bincount(recordings, weights=delta)
         flipped = [abs(sums @ signs) for signs in product((1, -1), repeat=count)]
-        found = beside(delta, 0 * delta, recordings).difference
-        assert found.p == pytest.approx(np.mean(np.array(flipped) >= abs(sums.sum()) - 1e-9))
+        actual = beside(delta, 0 * delta, recordings).difference
+        assert actual.p == pytest.approx(np.mean(np.array(flipped) >= abs(sums.sum()) - 1e-9))
     delta = (rng.random(40) < 0.5) - 0.3 * (rng.random(40) < 0.5)
     signs = 1 - 2 * generator(5).integers(0, 2, (40, 50_000))
     expected = np.mean(np.abs(delta @ signs) >= abs(delta.sum()) - 1e-9)
@@ -189,15 +189,15 @@ def test_classes_that_are_wrong_as_a_whole(common, rare, videos):
     recordings = np.arange(common + rare).repeat(videos)
     classes = (recordings >= common).astype(int)
     first, second = np.ones(len(classes)), 1.0 - classes
-    for given, value in ((classes, 0.5), (None, rare / (common + rare))):
-        found = beside(first, second, recordings, given).difference
-        assert found.value == pytest.approx(value)
-        if given is not None and rare == 1:
-            assert found.low is None  # nothing is known of the spread of a class of one recording
+    for declared, value in ((classes, 0.5), (None, rare / (common + rare))):
+        actual = beside(first, second, recordings, declared).difference
+        assert actual.value == pytest.approx(value)
+        if declared is not None and rare == 1:
+            assert actual.low is None  # nothing is known of the spread of a class of one recording
             continue
-        assert -1 <= found.low < value < found.high <= 1 and found.high - found.low > 0.02
+        assert -1 <= actual.low < value < actual.high <= 1 and actual.high - actual.low > 0.02
         if rare <= 12:
-            assert found.p == pytest.approx(2 / 2**rare)  # as the sign test (McNemar's)
+            assert actual.p == pytest.approx(2 / 2**rare)  # as the sign test (McNemar's)
 
 
 def test_two_classes_of_five_recordings_show_nothing():
@@ -222,8 +222,8 @@ def test_fewer_recordings_have_none():
 
 def test_the_jackknife_of_a_mean_is_students_interval():
     x = generator(0).normal(size=30)
-    found = jackknife(x.mean(), [np.delete(x, n).mean() for n in range(30)])
-    assert found[1:3] == pytest.approx(t.interval(0.95, 29, x.mean(), x.std(ddof=1) / 30**0.5))
+    actual = jackknife(x.mean(), [np.delete(x, n).mean() for n in range(30)])
+    assert actual[1:3] == pytest.approx(t.interval(0.95, 29, x.mean(), x.std(ddof=1) / 30**0.5))
 
 
 # Pairs ------------------------------------------------------------------------------------------------------

@@ -54,14 +54,14 @@ def test_the_numbers_are_those_of_scikit_learn():
         [(of.numpy().astype(np.float64) - every.mean(axis=0)) / every.std(axis=0, ddof=1) for of in (f.x, f.reverse)]
         for f in (gallery, query)
     )
-    found = Order(Order.Config(costs=(0.1,), pairs=(("close", "open"),)))(gallery, query, NO_PAIRS)
+    actual = Order(Order.Config(costs=(0.1,), pairs=(("close", "open"),)))(gallery, query, NO_PAIRS)
     label, test_label = np.repeat([1, 0], 60), np.repeat([1, 0], 45)
-    wanted = by_hand(np.concatenate([train, back]), label, np.concatenate([test, test_back]), test_label, 0.1)
-    assert found.numbers["order"] == pytest.approx(wanted) and 0.75 < wanted < 1
+    expected = by_hand(np.concatenate([train, back]), label, np.concatenate([test, test_back]), test_label, 0.1)
+    assert actual.numbers["order"] == pytest.approx(expected) and 0.75 < expected < 1
     a, b = gallery.label.numpy(), query.label.numpy()
-    wanted = by_hand(train[a < 2], a[a < 2], test[b < 2], b[b < 2], 0.1)
-    assert found.numbers["order_pairs"] == pytest.approx(wanted) == found.details["pairs"]["close, open"]
-    assert found.predicted is None and found.details["cost"] == 0.1
+    expected = by_hand(train[a < 2], a[a < 2], test[b < 2], b[b < 2], 0.1)
+    assert actual.numbers["order_pairs"] == pytest.approx(expected) == actual.details["pairs"]["close, open"]
+    assert actual.predicted is None and actual.details["cost"] == 0.1
 
 
 def test_equal_features_are_exactly_at_chance():
@@ -79,9 +79,9 @@ def test_equal_features_are_exactly_at_chance():
 @pytest.fixture
 def subject(digits):
     def load(backbone):
-        given = ("data.moving_digits=null", "data.train=none.csv", f"backbone={backbone}")
+        settings = ("data.moving_digits=null", "data.train=none.csv", f"backbone={backbone}")
         clips = {"clips": 2, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
-        return load_subject("random", {"cfg": TOY, "settings": given, **clips})
+        return load_subject("random", {"cfg": TOY, "settings": settings, **clips})
 
     return load
 
@@ -95,8 +95,8 @@ def test_a_network_that_averages_frames_is_at_chance(subject, digits):
         both = extract_features(encoder, query, test, device, reverse=True)
         assert torch.equal(both.x, extract_features(encoder, query, test, device).x)
         assert torch.allclose(both.x, both.reverse, atol=1e-5) is equal
-        found = measure(network.backbone, {"order": Order(Order.Config())}, gallery, query, test, device).numbers
-        assert 0 <= found["order"] <= 1 and (not equal or found["order"] == 0.5)
+        results = measure(network.backbone, {"order": Order(Order.Config())}, gallery, query, test, device).numbers
+        assert 0 <= results["order"] <= 1 and (not equal or results["order"] == 0.5)
 
 
 def test_reversed_clips_are_reversed(subject, digits):
@@ -144,14 +144,14 @@ def test_a_trained_video_network_holds_the_order_of_time(tmp_path):
     data = tmp_path / "data"
     ensure(data, MovingDigits(train=240, test=60, frames=24, size=48, motions="asymmetric"))
     motion = {name: data / f"motion/{name}.csv" for name in ("train", "test")}
-    given = [f"data.train={motion['train']}", "data.workers=0", "device=cpu", "steps=150", "batch_size=16"]
-    given += ["evaluate.query=null"]
-    train(load_run(ORDER, [*given, "evaluate.gallery=null", "evaluate.protocols=null", f"output={tmp_path / 'run'}"]))
+    passed = [f"data.train={motion['train']}", "data.workers=0", "device=cpu", "steps=150", "batch_size=16"]
+    passed += ["evaluate.query=null"]
+    train(load_run(ORDER, [*passed, "evaluate.gallery=null", "evaluate.protocols=null", f"output={tmp_path / 'run'}"]))
     options = {"model": tmp_path / "run/checkpoints/last.pt", "workers": 0, "device": "cpu"}
     pairs = [{"name": "order", "pairs": str(data / "pairs.csv")}]
     lists = {"videos": motion["test"], "train_list": motion["train"]}
-    found = measure_network(out=tmp_path / "pairs", protocol=pairs, **lists, **options)
-    assert found["order_pairs"] > 0.7  # measured 0.87; chance is 0.5
+    results = measure_network(out=tmp_path / "pairs", protocol=pairs, **lists, **options)
+    assert results["order_pairs"] > 0.7  # measured 0.87; chance is 0.5
     lists = {"videos": data / "forward/test.csv", "train_list": data / "forward/train.csv"}
-    found = measure_network(out=tmp_path / "forward", protocol=["order"], **lists, **options)
-    assert found["order"] > 0.7  # measured 0.85
+    results = measure_network(out=tmp_path / "forward", protocol=["order"], **lists, **options)
+    assert results["order"] > 0.7  # measured 0.85

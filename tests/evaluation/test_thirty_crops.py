@@ -26,9 +26,9 @@ def clips(frames, count=10, short_video="loop"):
 
 @pytest.mark.parametrize("frames", STARTS)
 def test_ten_clips_of_a_video_that_is_long_enough(frames):
-    found = clips(frames)
-    assert [clip.indices.tolist() for clip in found] == [[s + kept for kept in KEPT] for s in STARTS[frames]]
-    assert found[0].indices[0] == 0 and found[-1].indices[-1] == frames - 1
+    drawn = clips(frames)
+    assert [clip.indices.tolist() for clip in drawn] == [[s + kept for kept in KEPT] for s in STARTS[frames]]
+    assert drawn[0].indices[0] == 0 and drawn[-1].indices[-1] == frames - 1
 
 
 def test_ten_clips_of_a_short_video():
@@ -61,9 +61,9 @@ def test_three_crops_along_the_longer_side(height, width, lefts, tops):
     y, x = np.mgrid[:height, :width]
     image = np.stack([y // 256, y % 256, x % 256], axis=-1).astype(np.uint8)
     frames = np.broadcast_to(image, (2, height, width, 3)).transpose(0, 3, 1, 2)
-    found = [view.frames for view in uniform_crops(frames, 256)]
-    assert len(found) == 3
-    for view, left, top in zip(found, lefts, tops, strict=True):
+    cut = [view.frames for view in uniform_crops(frames, 256)]
+    assert len(cut) == 3
+    for view, left, top in zip(cut, lefts, tops, strict=True):
         assert view.shape == (2, 3, 256, 256)
         assert int(view[0, 0, 0, 0]) * 256 + int(view[0, 1, 0, 0]) == top
         assert np.array_equal(view, frames[:, :, top : top + 256, left : left + 256])
@@ -86,6 +86,6 @@ def test_the_shorter_side_is_scaled_first():
 def test_any_number_of_crops(count, lefts):
     """85 pixels of room; half a pixel is rounded up."""
     ramp = np.broadcast_to(np.arange(341) % 251, (1, 3, 256, 341)).astype(np.uint8)
-    found = [view.frames for view in uniform_crops(ramp, 256, count)]
-    assert [int(view[0, 0, 0, 0]) for view in found] == lefts
-    assert all(view.shape == (1, 3, 256, 256) for view in found)
+    cut = [view.frames for view in uniform_crops(ramp, 256, count)]
+    assert [int(view[0, 0, 0, 0]) for view in cut] == lefts
+    assert all(view.shape == (1, 3, 256, 256) for view in cut)

@@ -19,11 +19,11 @@ CLIPS = {"clips": 2, "crops": 1, "workers": 0, "progress": False}
 @pytest.fixture
 def paths(digits, tmp_path):
     """Four videos, the second of which is damaged."""
-    found = [str(tmp_path / f"{n}.mp4") for n in range(4)]
-    for path, record in zip(found, read_list(digits / "motion" / "test.csv").records, strict=False):
+    actual = [str(tmp_path / f"{n}.mp4") for n in range(4)]
+    for path, record in zip(actual, read_list(digits / "motion" / "test.csv").records, strict=False):
         shutil.copy(record.path, path)
-    Path(found[1]).write_bytes(b"no video")
-    return found
+    Path(actual[1]).write_bytes(b"no video")
+    return actual
 
 
 def expected(paths):
@@ -55,17 +55,17 @@ def test_samples_get_their_features(paths, monkeypatch, capsys):
     fiftyone.load_dataset, fiftyone.brain = {"mine": dataset}.get, brain
     for name in ("compute_similarity", "compute_visualization"):
         setattr(
-            brain, name, lambda samples, name=name, **given: calls.append((name, samples.values("filepath"), given))
+            brain, name, lambda samples, name=name, **options: calls.append((name, samples.values("filepath"), options))
         )
     monkeypatch.setitem(sys.modules, "fiftyone", fiftyone)
     monkeypatch.setitem(sys.modules, "fiftyone.brain", brain)
     names = runpy.run_path(str(EXAMPLE))
     names["add_features"](dataset, "vidssl-small", **CLIPS)
-    found = dataset.values("vidssl")
-    assert found[1] is None
-    np.testing.assert_allclose(np.stack([found[0], *found[2:]]), expected(paths), rtol=0, atol=1e-5)
+    actual = dataset.values("vidssl")
+    assert actual[1] is None
+    np.testing.assert_allclose(np.stack([actual[0], *actual[2:]]), expected(paths), rtol=0, atol=1e-5)
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "mine"])
     names["main"]()
     assert [name for name, *_ in calls] == ["compute_similarity", "compute_visualization"]
-    assert all(given["embeddings"] == "vidssl" and left == [paths[0], *paths[2:]] for _, left, given in calls)
+    assert all(options["embeddings"] == "vidssl" and left == [paths[0], *paths[2:]] for _, left, options in calls)
     assert f"left out: {paths[1]}: " in capsys.readouterr().out

@@ -69,8 +69,8 @@ def test_the_classifier_starts_as_the_probe(arms, digits):
     probabilities = [
         LogisticRegression(C=cost, max_iter=5000).fit(scaled, labels[rows]).predict_proba(scaled) for cost in arms.COSTS
     ]
-    found = method.classify(x).detach()
-    assert any(torch.allclose(found, torch.from_numpy(each).float(), atol=1e-4) for each in probabilities)
+    actual = method.classify(x).detach()
+    assert any(torch.allclose(actual, torch.from_numpy(each).float(), atol=1e-4) for each in probabilities)
 
 
 def test_averaged_norms_have_the_mean_of_the_last_batches(arms):

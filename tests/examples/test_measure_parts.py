@@ -56,8 +56,8 @@ def run(names, digits32, tmp_path_factory):
     return train(load_run(EXAMPLE / "toy.yaml", overrides))
 
 
-def options(**given):
-    return {"workers": 0, "device": "cpu", **given}
+def options(**arguments):
+    return {"workers": 0, "device": "cpu", **arguments}
 
 
 @pytest.fixture(scope="module")

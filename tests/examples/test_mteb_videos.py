@@ -37,6 +37,6 @@ def test_features_are_those_of_extract(listed):
     encoder = VideoEncoder("vidssl-small", device="cpu", **OPTIONS)
     assert isinstance(encoder, EncoderProtocol)
     loader = torch.utils.data.DataLoader(dataset(listed))
-    found = encoder.encode(loader, task_metadata=None, hf_split="test", hf_subset="default", show_progress_bar=False)
+    actual = encoder.encode(loader, task_metadata=None, hf_split="test", hf_subset="default", show_progress_bar=False)
     expected = vidssl.extract("vidssl-small", listed, progress=False, **OPTIONS).x.numpy()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)

@@ -60,9 +60,9 @@ def test_loss_and_accuracy_against_loops():
                 pixels += 1
         losses.append(loss / pixels if pixels else 0.0)
         shares.append(right / pixels if pixels else 0.0)
-    found = part_losses(torch.from_numpy(logits), torch.from_numpy(mask))
-    assert found["loss"].item() == pytest.approx(sum(losses) / 4, rel=1e-12)
-    assert found["pixel_accuracy"].item() == pytest.approx(sum(shares) / 4, rel=1e-6)
+    actual = part_losses(torch.from_numpy(logits), torch.from_numpy(mask))
+    assert actual["loss"].item() == pytest.approx(sum(losses) / 4, rel=1e-12)
+    assert actual["pixel_accuracy"].item() == pytest.approx(sum(shares) / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("freeze", [True, False])

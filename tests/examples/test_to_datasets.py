@@ -26,7 +26,7 @@ def test_lightly_studio_gets_the_features_by_path(map_folder, monkeypatch):
     """CI cannot run LightlyStudio, which needs pandas 2: this is the part that vidssl adds."""
     studio, serve, embedder = (types.ModuleType(name) for name in ("lightly_studio", "serve", "embedder"))
     embedder.VideoPathEmbedder = object
-    studio.EmbeddingSpaceSpec = studio.EmbeddingResult = lambda **given: types.SimpleNamespace(**given)
+    studio.EmbeddingSpaceSpec = studio.EmbeddingResult = lambda **options: types.SimpleNamespace(**options)
     monkeypatch.setitem(sys.modules, "lightly_studio", studio)
     monkeypatch.setitem(sys.modules, "lightly_studio_serve", serve)
     monkeypatch.setitem(sys.modules, "lightly_studio_serve.embedder", embedder)
@@ -34,6 +34,6 @@ def test_lightly_studio_gets_the_features_by_path(map_folder, monkeypatch):
     stored, x = names["Stored"](names["loaded"](map_folder / "features")), np.load(map_folder / "features/features.npy")
     records = names["loaded"](map_folder / "features").records
     assert stored.embedding_space_spec().dimension == x.shape[1]
-    found = stored.embed_videos([records[3].path, "/other.mp4", records[0].path])
-    assert found.kept_indices == [0, 2] and (found.embeddings == x[[3, 0]]).all()
+    actual = stored.embed_videos([records[3].path, "/other.mp4", records[0].path])
+    assert actual.kept_indices == [0, 2] and (actual.embeddings == x[[3, 0]]).all()
     assert stored.embed_videos([]).embeddings.shape == (0, x.shape[1])

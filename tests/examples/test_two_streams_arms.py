@@ -64,9 +64,9 @@ def test_cross_streams_weigh_both_comparisons(arms):
         METHODS["cross_streams"].Config(method=inner, cross_weight=0.25), build_backbone("two_streams", streams=streams)
     )
     method.allocate(20)
-    found = method.train()(batch())
-    own = found["rgb.loss"] + found["differences.loss"]
-    torch.testing.assert_close(found["loss"], 0.75 * own + 0.5 * found["cross"])
+    actual = method.train()(batch())
+    own = actual["rgb.loss"] + actual["differences.loss"]
+    torch.testing.assert_close(actual["loss"], 0.75 * own + 0.5 * actual["cross"])
     kept = [part.branches["kept"].encoded for part in method.parts]
     tau = method.parts[0].config.temperature.at(0.0)
     expected = torch.stack(
@@ -76,7 +76,7 @@ def test_cross_streams_weigh_both_comparisons(arms):
             for v in (0, 1)
         ]
     ).mean()
-    torch.testing.assert_close(found["cross"], expected)
+    torch.testing.assert_close(actual["cross"], expected)
 
 
 def test_clips_of_other_times_are_those_of_other_videos(arms):

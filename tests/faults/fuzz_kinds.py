@@ -116,9 +116,9 @@ def _build_videos(folder: Path) -> list[str]:
 def _watch(path: Path, whole: bool) -> None:
     with open_video(path) as video:
         count = video.meta.num_frames
-        wanted = sorted({0, count // 2, count - 1})
-        frames = video.frames(wanted)
-        assert frames.dtype == np.uint8 and frames.shape[:2] == (len(wanted), 3) and frames.flags.aligned
+        expected = sorted({0, count // 2, count - 1})
+        frames = video.frames(expected)
+        assert frames.dtype == np.uint8 and frames.shape[:2] == (len(expected), 3) and frames.flags.aligned
         for image in video.iter_frames() if whole else ():
             assert image.shape == (*frames.shape[2:], 3)
 
@@ -379,8 +379,8 @@ def _read_cache(folder: Path, name: str) -> None:
     if name == "tracks.npz":
         read_tracks(folder / name)
     elif name == "proposals.npz":
-        found = read_proposals(folder / name, "key", np.array([0, 3]))
-        assert found is None or all(boxes.ndim == 2 and boxes.shape[1] == 4 for boxes in found)
+        actual = read_proposals(folder / name, "key", np.array([0, 3]))
+        assert actual is None or all(boxes.ndim == 2 and boxes.shape[1] == 4 for boxes in actual)
     else:
         index._cache.clear()
         with open_video(folder / "a.mp4", cache=folder / "cache") as video:

@@ -22,40 +22,40 @@ _TOKEN = re.compile(r'"[^"\n]*"|[\w.+-]+|[^\w\s]')
 
 def mutate_bytes(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:
     """Change a file in 1 to 4 places."""
-    found = bytearray(content)
+    actual = bytearray(content)
     for _ in range(1 + min(3, int(random.geometric(0.5)) - 1)):
-        at, length = int(random.integers(len(found) + 1)), int(2 ** (random.random() * 10))
-        head = int(random.integers(min(len(found), 512) + 1))  # the structure of most files is there
+        at, length = int(random.integers(len(actual) + 1)), int(2 ** (random.random() * 10))
+        head = int(random.integers(min(len(actual), 512) + 1))  # the structure of most files is there
         match int(random.integers(11)):
             case 0:  # flip bits
-                for place in random.integers(len(found), size=min(length, 64)) if found else ():
-                    found[int(place)] ^= 1 << int(random.integers(8))
+                for place in random.integers(len(actual), size=min(length, 64)) if actual else ():
+                    actual[int(place)] ^= 1 << int(random.integers(8))
             case 1:
-                found[at : at + length] = random.bytes(length)
+                actual[at : at + length] = random.bytes(length)
             case 2:
-                found[at : at + length] = bytes([int(random.integers(2)) * 255]) * length
+                actual[at : at + length] = bytes([int(random.integers(2)) * 255]) * length
             case 3:
-                del found[at:]
+                del actual[at:]
             case 4:
-                del found[at : at + length]
+                del actual[at : at + length]
             case 5:  # duplicate
-                found[at:at] = found[at : at + length]
+                actual[at:at] = actual[at : at + length]
             case 6:
-                found[at:at] = random.bytes(length)
+                actual[at:at] = random.bytes(length)
             case 7:  # splice
                 other = others[int(random.integers(len(others)))]
-                found[at:] = other[int(random.integers(len(other) + 1)) :]
+                actual[at:] = other[int(random.integers(len(other) + 1)) :]
             case 8:
                 place = head if random.random() < 0.5 else at
                 number = _NUMBERS[int(random.integers(len(_NUMBERS)))]
-                found[place : place + 4] = struct.pack("<I" if random.random() < 0.5 else ">I", number)
+                actual[place : place + 4] = struct.pack("<I" if random.random() < 0.5 else ">I", number)
             case 9:  # another codec or box
-                codes = [match.start() for match in re.finditer(rb"[A-Za-z0-9]{4}", bytes(found[:4096]))]
+                codes = [match.start() for match in re.finditer(rb"[A-Za-z0-9]{4}", bytes(actual[:4096]))]
                 place = codes[int(random.integers(len(codes)))] if codes else head
-                found[place : place + 4] = _CODES[int(random.integers(len(_CODES)))]
+                actual[place : place + 4] = _CODES[int(random.integers(len(_CODES)))]
             case 10:
-                found[head : head + min(length, 8)] = random.bytes(min(length, 8))
-    return bytes(found)
+                actual[head : head + min(length, 8)] = random.bytes(min(length, 8))
+    return bytes(actual)
 
 
 def mutate_text(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:

@@ -31,9 +31,9 @@ def curse(monkeypatch):
 
     def cast(what, names):
         class Cursed(PyAV):
-            def fetch(self, wanted):
-                for found in super().fetch(wanted):
-                    yield found
+            def fetch(self, expected):
+                for actual in super().fetch(expected):
+                    yield actual
                     if self._path.name in names:
                         what(self._path)
 
@@ -62,9 +62,9 @@ def records(digits):
 @pytest.fixture
 def run(digits, tmp_path):
     def go(name, *overrides, until=None):
-        given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={tmp_path / name}"]
-        given += ["device=cpu", "steps=10", "data.timeout=1", *overrides]  # 80 samples of 40 videos
-        return torch.load(train(load_run(TOY, given), until), weights_only=True)
+        settings = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={tmp_path / name}"]
+        settings += ["device=cpu", "steps=10", "data.timeout=1", *overrides]  # 80 samples of 40 videos
+        return torch.load(train(load_run(TOY, settings), until), weights_only=True)
 
     return go
 
@@ -83,13 +83,13 @@ def goes_on(what, said, curse, run, records, caplog):
     assert time.monotonic() - start < 60 and not multiprocessing.active_children()
     for part in ("method", "optimizer"):
         same(survived[part], broken[part])
-    given = [record.getMessage() for record in caplog.records]
+    logged = [record.getMessage() for record in caplog.records]
     for number in numbers:
         path = records[number].path
-        at_once, replaced = (text for text in given if path in text)
+        at_once, replaced = (text for text in logged if path in text)
         assert said in at_once
         assert "the next one takes its place" in replaced and said in replaced
-    assert len(given) == 4
+    assert len(logged) == 4
 
 
 def test_fault_10_a_decoder_that_hangs(curse, run, records, caplog):

@@ -46,9 +46,9 @@ def test_a_name_that_is_not_utf8_is_left_out(folder, where, caplog):
 
 def test_a_file_that_is_named_itself_is_refused(folder):
     path = folder / "run" / LATIN
-    for given in (path, [path], [folder / "run" / "a.mp4", path]):
+    for videos in (path, [path], [folder / "run" / "a.mp4", path]):
         with pytest.raises(DataError, match=r"is not UTF-8: rename it") as caught:
-            read_input(given)
+            read_input(videos)
         assert str(caught.value).isprintable()
     with open_video(path) as video:  # one file at a time works
         assert video.frames([0]).shape[0] == 1
@@ -59,8 +59,8 @@ def test_a_folder_that_is_not_utf8(folder, tmp_path):
     odd = tmp_path / os.fsdecode(b"f\xe9")
     (folder / "run" / LATIN).unlink()
     folder.rename(odd)
-    found = vidssl.extract("vidssl-small", odd, clips=1, crops=1, workers=0, progress=False)
-    assert len(found.x) == 2
+    features = vidssl.extract("vidssl-small", odd, clips=1, crops=1, workers=0, progress=False)
+    assert len(features.x) == 2
     with pytest.raises(DataError, match="is not UTF-8: rename it"):
         prepare_folder(odd, tmp_path / "lists", labels="none")
 

@@ -61,9 +61,9 @@ def encoded(monkeypatch):
     monkeypatch.setattr(evaluation, "extract_features", recording)
 
     def names():
-        found = "".join(Path(name).stem for name in seen)
+        actual = "".join(Path(name).stem for name in seen)
         seen.clear()
-        return found
+        return actual
 
     return names
 
@@ -179,8 +179,8 @@ def test_a_folder_that_has_grown(videos, encoded, tmp_path):
     assert encoded() == "01234"
     for n in (6, 8):
         (tmp_path / f"videos/{n}.mp4").write_text("<html>")
-    found = extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)
-    assert (len(found), len(found.missing)) == (5, 2)
+    features = extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)
+    assert (len(features), len(features.missing)) == (5, 2)
     shutil.copy(tmp_path / "6.mp4", tmp_path / "videos/6.mp4")
     encoded()
     assert len(extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)) == 6
@@ -191,10 +191,10 @@ def test_a_file_that_changes_while_it_is_read_is_encoded_again(videos, encoded, 
     listed(tmp_path, "0123")
     plain = evaluation.extract_features
 
-    def changing(*given, **more):
-        found = plain(*given, **more)
+    def changing(*arguments, **more):
+        actual = plain(*arguments, **more)
         shutil.copy(tmp_path / "videos/9.mp4", tmp_path / "videos/2.mp4")
-        return found
+        return actual
 
     with monkeypatch.context() as patch:
         patch.setattr(evaluation, "extract_features", changing)

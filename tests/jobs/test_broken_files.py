@@ -134,8 +134,8 @@ LABELLED = {
 def trained(labelled, tmp_path_factory):
     """A classifier of the list, after two steps: the two files that cannot be read are replaced."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    given = (f"data.train={labelled}", f"output={out}", "steps=2", "method.classes=4", "data.workers=0", "device=cpu")
-    return run("train", "--cfg", TOY, *given)
+    options = (f"data.train={labelled}", f"output={out}", "steps=2", "method.classes=4", "data.workers=0", "device=cpu")
+    return run("train", "--cfg", TOY, *options)
 
 
 @pytest.fixture

@@ -68,8 +68,8 @@ def clips(changes):
 
 
 def search(one, other, videos, folder):
-    found = [extract(model, videos, **options) for model, options in (one, other)]
-    vidssl.search(*found)
+    features = [extract(model, videos, **options) for model, options in (one, other)]
+    vidssl.search(*features)
 
 
 def saved_search(one, other, videos, folder):
@@ -149,15 +149,15 @@ def test_the_same_weights_from_elsewhere(videos, tmp_path):
     """A name, a copy of its file, and the network in memory are one network."""
     file = shutil.copy(vidssl.models.read_and_write_weights.weights_file("vidssl-small"), tmp_path / "copy.safetensors")
     options = {"clips": 1, "crops": 1, "size": 32, "workers": 0, "device": "cpu"}
-    found = [
+    features = [
         extract(model, videos, **options) for model in ("vidssl-small", file, vidssl.load_backbone("vidssl-small"))
     ]
-    for other in found[1:]:
-        vidssl.search(found[0], other, k=1)
-        vidssl.search(other, found[0], k=1)
+    for other in features[1:]:
+        vidssl.search(features[0], other, k=1)
+        vidssl.search(other, features[0], k=1)
     free = extract("vidssl-free", videos, **options)
     with pytest.raises(DataError, match="network vidssl-small and vidssl-free"):
-        vidssl.search(found[0], free)
+        vidssl.search(features[0], free)
 
 
 def test_what_has_no_record_is_accepted(networks, videos):
@@ -168,6 +168,6 @@ def test_what_has_no_record_is_accepted(networks, videos):
 
 
 def test_floors_are_not_comparable(videos):
-    found = [extract(f"floor:{name}", videos, workers=0, device="cpu") for name in ("thumbnails", "differences")]
+    features = [extract(f"floor:{name}", videos, workers=0, device="cpu") for name in ("thumbnails", "differences")]
     with pytest.raises(DataError, match="network floor:thumbnails and floor:differences"):
-        vidssl.search(*found)
+        vidssl.search(*features)

@@ -53,8 +53,8 @@ def options():
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
     output = tmp_path_factory.mktemp("run")
-    given = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={output}/run"]
-    return train(load_run(TOY, [*given, "steps=1", "data.workers=0", "device=cpu"])).resolve()
+    settings = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={output}/run"]
+    return train(load_run(TOY, [*settings, "steps=1", "data.workers=0", "device=cpu"])).resolve()
 
 
 def read(folder):
@@ -93,9 +93,9 @@ def existed(caplog):
     caplog.set_level(logging.INFO)
 
     def said():
-        found = "holds these features already" in caplog.text
+        actual = "holds these features already" in caplog.text
         caplog.clear()
-        return found
+        return actual
 
     return said
 
@@ -108,11 +108,11 @@ def test_parts_are_the_whole(options, digits, tmp_path, existed):
     assert (len(whole), len(whole.missing), existed()) == (5, 2, False)
     out = tmp_path / "sub" / "a[1].b*.c"
     for n in reversed(range(parts)):
-        found = extract("random", videos, out=out, shard=f"{n}/{parts}", **options)
-        assert found.path == tmp_path / f"sub/a[1].b*.c.{n}-of-{parts}" and found.x.shape[1] == whole.x.shape[1]
-        rows = read(found.path)[1]
+        features = extract("random", videos, out=out, shard=f"{n}/{parts}", **options)
+        assert features.path == tmp_path / f"sub/a[1].b*.c.{n}-of-{parts}" and features.x.shape[1] == whole.x.shape[1]
+        rows = read(features.path)[1]
         assert all(int(row["index"]) % parts == n for row in rows)
-        assert len(rows) + len(found.missing) == len(range(n, 7, parts))
+        assert len(rows) + len(features.missing) == len(range(n, 7, parts))
         assert not out.exists()
     merged = merge(out)
     assert not existed() and merged.path == out

@@ -26,10 +26,10 @@ def few(digits, tmp_path):
 def run_tool(capsys):
     """Run the tool, or another command; give what it prints and its exit status."""
 
-    def run(*given, command="extract"):
+    def run(*arguments, command="extract"):
         capsys.readouterr()
         try:
-            cli.guarded(lambda: cli.run(command, [str(word) for word in given]))
+            cli.guarded(lambda: cli.run(command, [str(word) for word in arguments]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code
@@ -47,15 +47,15 @@ def test_parts_and_their_merging(few, run_tool, tmp_path, caplog):
     assert caplog.text.count("already") == 1 and f"{out}.1-of-2 holds these features already" in caplog.text
     merged, status = run_tool("--out", out, command="merge")
     assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {out}", merged)
-    for command, given in (("extract", few), ("merge", [])):
+    for command, arguments in (("extract", few), ("merge", [])):
         caplog.clear()
-        line, status = run_tool(*given, "--out", out, command=command)
+        line, status = run_tool(*arguments, "--out", out, command=command)
         assert status == 0 and line == merged and f"{out} holds these features already" in caplog.text
 
 
 def test_what_is_required(few, run_tool, tmp_path):
     out = ["--out", tmp_path / "x"]
-    for command, given, message in (
+    for command, arguments, message in (
         ("merge", [*out, *few], "unrecognized arguments: "),
         ("merge", [*out, "--shard", "0/2"], "unrecognized arguments: "),
         ("merge", out, "found n = none"),
@@ -65,5 +65,5 @@ def test_what_is_required(few, run_tool, tmp_path):
         ("extract", [*out, *few[1:5]], "the following arguments are required: INPUT"),
         ("extract", out, "the following arguments are required: --checkpoint"),
     ):
-        line, status = run_tool(*given, command=command)
+        line, status = run_tool(*arguments, command=command)
         assert status == 2 and message in line and "\n" not in line

@@ -137,11 +137,11 @@ def newest(place):
 @pytest.mark.parametrize("name", COPIES)
 def test_the_newest_checkpoint_of_a_copied_run_is_found(name, place, newest, tmp_path, caplog):
     folder = copied(place, tmp_path, name)
-    for given in (folder.parent, folder / "last.pt"):
+    for path in (folder.parent, folder / "last.pt"):
         caplog.clear()
-        found = vidssl.load_backbone(given).state_dict()
-        assert all(torch.equal(found[key], newest[key]) for key in newest)
-        assert torch.load(weights_file(given), weights_only=True)["step"] == 4
+        weights = vidssl.load_backbone(path).state_dict()
+        assert all(torch.equal(weights[key], newest[key]) for key in newest)
+        assert torch.load(weights_file(path), weights_only=True)["step"] == 4
         is_warned = any("is used, the newest that is valid" in line for line in caplog.messages)
         assert is_warned == (name in ("a dangling link", "a text of nothing") or "old" in name)
 

@@ -43,17 +43,17 @@ def test_before_pooling_it_is_cam(name):
     head = nn.Linear(backbone.dim, 5)
     with torch.no_grad():
         (maps,) = backbone.features(x, ("layer4",))
-    found, classes, probability = class_cam(backbone, x, "layer4", head)
+    actual, classes, probability = class_cam(backbone, x, "layer4", head)
     logits = head(maps.mean(dim=(2, 3, 4)))
     assert classes.tolist() == logits.argmax(dim=1).tolist()
     assert torch.allclose(probability, logits.softmax(dim=1).max(dim=1).values, atol=1e-5)
     positions = maps[0, 0].numel()
     for n, label in enumerate(classes.tolist()):
         cam = sum(head.weight[label, c] * maps[n, c] for c in range(maps.shape[1])) / positions
-        assert torch.allclose(found[n], cam.clamp(min=0).detach(), atol=1e-6) and found[n].max() > 0
+        assert torch.allclose(actual[n], cam.clamp(min=0).detach(), atol=1e-6) and actual[n].max() > 0
     assert maps.shape[2] == (1 if name == "r3d_18" else 4)  # the slow path and 2D networks keep the frames
-    given = torch.tensor([3, 1])
-    assert class_cam(backbone, x, "layer4", head, given)[1] is given
+    chosen = torch.tensor([3, 1])
+    assert class_cam(backbone, x, "layer4", head, chosen)[1] is chosen
 
 
 class _Tiny(Backbone):
@@ -84,7 +84,7 @@ def test_the_similarity_by_finite_differences():
             a, b = tiny.after(own[None])[0].numpy(), fixed[1 - n]
             return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
-        wanted = []
+        expected = []
         for n in (0, 1):
             slopes = torch.zeros_like(maps[n])
             for place in np.ndindex(*maps[n].shape):
@@ -92,11 +92,11 @@ def test_the_similarity_by_finite_differences():
                 up[place] += 1e-5
                 down[place] -= 1e-5
                 slopes[place] = (cosine(up, n) - cosine(down, n)) / 2e-5
-            wanted.append((slopes.mean(dim=(1, 2, 3), keepdim=True) * maps[n]).sum(dim=0).clamp(min=0))
+            expected.append((slopes.mean(dim=(1, 2, 3), keepdim=True) * maps[n]).sum(dim=0).clamp(min=0))
         plain = cosine(maps[0], 0)
     mine, theirs, similarity = similarity_cam(tiny, x[:1], x[1:], "first")
-    assert torch.allclose(mine[0], wanted[0], rtol=1e-5, atol=1e-12) and mine.max() > 0
-    assert torch.allclose(theirs[0], wanted[1], rtol=1e-5, atol=1e-12) and theirs.max() > 0
+    assert torch.allclose(mine[0], expected[0], rtol=1e-5, atol=1e-12) and mine.max() > 0
+    assert torch.allclose(theirs[0], expected[1], rtol=1e-5, atol=1e-12) and theirs.max() > 0
     assert similarity.item() == pytest.approx(plain, abs=1e-12)
 
 
@@ -113,8 +113,8 @@ def test_what_a_channel_reads_is_where_the_map_is():
     with torch.no_grad():
         tiny.second.weight.fill_(0.1)
         tiny.second.bias.zero_()
-    found = grad_cam(tiny, x, "first", lambda h: h[:, 0])
-    assert torch.equal(found.maps[0] > 0, x[0, 0] > 0)
+    actual = grad_cam(tiny, x, "first", lambda h: h[:, 0])
+    assert torch.equal(actual.maps[0] > 0, x[0, 0] > 0)
 
 
 @pytest.mark.parametrize(("name", "layer"), [("resnet3d18", "stem"), ("resnet18", "layer3"), ("r3d_18", "layer3")])
@@ -141,9 +141,9 @@ def test_clips_do_not_depend_on_one_another_and_the_network_stays(name, layer):
 def test_networks_without_layers(name, cells):
     sizes = {"s3d": (16, 224), "swin3d_t": (8, 64), "mvit_v2_s": (16, 224)}
     backbone, x = build_backbone(name).eval(), clips(1, *sizes[name])
-    found = grad_cam(backbone, x, backbone.last_maps, lambda h: h.square().sum(dim=1))
-    assert tuple(found.maps.shape[1:]) == cells and found.maps.max() > 0
-    assert torch.allclose(found.features, backbone(x), atol=1e-4)
+    actual = grad_cam(backbone, x, backbone.last_maps, lambda h: h.square().sum(dim=1))
+    assert tuple(actual.maps.shape[1:]) == cells and actual.maps.max() > 0
+    assert torch.allclose(actual.features, backbone(x), atol=1e-4)
 
 
 def test_layers_that_cannot_be_explained():
@@ -176,8 +176,8 @@ def test_rank_correlation_is_that_of_scipy():
     rng = generator(2)
     a, b = (rng.normal(size=(4, 3, 5, 5)).astype(np.float32).clip(0) for _ in range(2))  # many ties at 0
     b[3] = 1.0
-    wanted = [spearmanr(a[n].ravel(), b[n].ravel()).statistic for n in range(3)]
-    assert rank_correlation(a, b)[:3] == pytest.approx(wanted, abs=1e-12)
+    expected = [spearmanr(a[n].ravel(), b[n].ravel()).statistic for n in range(3)]
+    assert rank_correlation(a, b)[:3] == pytest.approx(expected, abs=1e-12)
     assert rank_correlation(a, b)[3] == 0 and rank_correlation(a, a) == pytest.approx(np.ones(4))
 
 

@@ -145,8 +145,8 @@ def test_permission_is_called_permission(videos, tmp_path, caplog, permissions):
             assert "does not exist" not in str(caught.value) and "\n" not in str(caught.value)
         with pytest.raises(DataError, match=r"cannot read .*Permission denied"):
             read_input(videos / "sub")
-    found = {finding.path: (finding.finding, finding.reason) for finding in checked.findings}
-    assert found == {
+    actual = {finding.path: (finding.finding, finding.reason) for finding in checked.findings}
+    assert actual == {
         "c.mp4": ("no permission", "Permission denied"),
         "sub/s.mp4": ("no permission", "Permission denied"),
         "none.mp4": ("missing", "No such file"),
@@ -181,13 +181,13 @@ def test_frames_and_other_images_in_one_folder(tmp_path, others, which):
         if which != "some" or video == "v2":
             for name in MIXED[others]:
                 picture(root / video / name)
-    given = root / "v1" if which == "only one" else tmp_path / "raw"
+    videos = root / "v1" if which == "only one" else tmp_path / "raw"
     with pytest.raises(DataError, match="are not numbered like the frames of one video") as caught:
-        read_input(given)
+        read_input(videos)
     assert "\n" not in str(caught.value) and "keep only the RGB images" in str(caught.value)
     if which != "only one":
         with pytest.raises(DataError, match="are not numbered like the frames of one video"):
-            prepare_folder(given, tmp_path / "lists", labels="none")
+            prepare_folder(videos, tmp_path / "lists", labels="none")
     for video in ("v1", "v2", "v3"):
         for name in MIXED[others]:
             (root / video / name).unlink(missing_ok=True)
@@ -198,9 +198,9 @@ def test_frames_above_frames(tmp_path):
     for n in range(4):
         picture(tmp_path / "raw/v1" / f"img_{n}.jpg")
         picture(tmp_path / "raw/v1/masks" / f"mask_{n}.png")
-    for given in (tmp_path / "raw", tmp_path / "raw/v1"):
+    for videos in (tmp_path / "raw", tmp_path / "raw/v1"):
         with pytest.raises(DataError, match="holds numbered images, and so do folders in it"):
-            read_input(given)
+            read_input(videos)
 
 
 def test_folders_of_images_that_are_no_frames_are_named(tmp_path, caplog, videos):
@@ -285,22 +285,22 @@ def test_composed_and_decomposed_names(videos, tmp_path):
     (videos / name).parent.mkdir()
     (videos / "a.mp4").rename(videos / name)
     listed = write(tmp_path / "list.csv", f"path\n{normalize(other, name)}\nb.mp4\n")
-    found = read_list(listed, videos)
-    assert found.records[0].path == f"{videos}/{name}" and found.names[0] == normalize(other, name)
-    assert identify(found)["missing"] == 0
-    assert len(extract("vidssl-small", found, clips=1, crops=1, workers=0, progress=False).x) == 2
+    rows = read_list(listed, videos)
+    assert rows.records[0].path == f"{videos}/{name}" and rows.names[0] == normalize(other, name)
+    assert identify(rows)["missing"] == 0
+    assert len(extract("vidssl-small", rows, clips=1, crops=1, workers=0, progress=False).x) == 2
     checked = vidssl.check(listed, out=tmp_path / "checked", root=videos, workers=1)
     assert [(each.finding, checked.kept) for each in checked.findings] == [("other Unicode form", 2)]
     assert "\\" in checked.findings[0].reason and checked.findings[0].reason.isascii()
     assert [*read_list(checked.list).names] == [name, "b.mp4"]
     made = vidssl.shrink(listed, out=tmp_path / "small", root=videos, short_side=16, workers=1)
     assert made.complete and identify(read_list(made.list))["missing"] == 0
-    for given in (
+    for named in (
         videos / normalize(other, name),
         [videos / normalize(other, name)],
         (videos / normalize(other, name)).parent,
     ):
-        with open_video(read_input(given).records[0].path) as video:
+        with open_video(read_input(named).records[0].path) as video:
             assert len(video)
     twice = write(tmp_path / "twice.csv", f"path\n{normalize('NFC', name)}\n{normalize('NFD', name)}\n")
     checked = vidssl.check(twice, out=tmp_path / "once", root=videos, workers=1)
@@ -333,16 +333,16 @@ def test_lists_of_other_systems(videos, tmp_path):
 def test_objects_that_are_no_videos():
     lists = ([b"a.mp4"], ["a.mp4", None], [["a.mp4"], ["b.mp4"]], np.array([["a.mp4"], ["b.mp4"]]), range(2))
     tables = ({"path": ["a.mp4"]}, pandas.DataFrame({"path": ["a.mp4"]}))
-    for given in (None, b"videos", 3, io.BytesIO(b"a.mp4"), *lists, *tables):
+    for value in (None, b"videos", 3, io.BytesIO(b"a.mp4"), *lists, *tables):
         with pytest.raises(DataError, match=r"videos are named by text or Path, got .*: name a list") as caught:
-            read_input(given)
+            read_input(value)
         assert "\n" not in str(caught.value)
 
 
 def test_objects_that_are(videos):
     every = [str(videos / name) for name in ("a.mp4", "b.mp4")]
-    for given in (every, tuple(every), map(Path, every), np.array(every), pandas.Series(every), iter(every)):
-        assert names(given) == ["a.mp4", "b.mp4"]
+    for value in (every, tuple(every), map(Path, every), np.array(every), pandas.Series(every), iter(every)):
+        assert names(value) == ["a.mp4", "b.mp4"]
 
 
 # Outputs ------------------------------------------------------------------------------------------------------
@@ -361,9 +361,9 @@ WORDS = {  # commands that write pictures or videos, with their words
 }
 
 
-def run_inside(name, given, out):
+def run_inside(name, videos, out):
     command, *more = name.partition(" to ")[0].split()
-    words = [str(given)] if name != "retrieval" else ["--gallery", str(given), "--query", str(given)]
+    words = [str(videos)] if name != "retrieval" else ["--gallery", str(videos), "--query", str(videos)]
     words += [f"output={out}"] if name == "train" else ["--out", str(out)]
     try:
         cli.run(command, [*more, *words, *WORDS[name], "--quiet"])

@@ -139,14 +139,14 @@ def searched(videos, out, **options):
 def trained(videos, out, **options):
     settings = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.beside=null"]
     vidssl.train(TOY, *settings, f"output={out}", videos=videos, **options)
-    found = json.loads((out / "training.json").read_text())
-    if found["knn"] is None:
-        return {}, found["reason"].partition("; ")[2]
+    content = json.loads((out / "training.json").read_text())
+    if content["knn"] is None:
+        return {}, content["reason"].partition("; ")[2]
     count = 6 if options["labels"] == "my.csv" else 8
-    assert found["knn"]["what"].startswith(f"{count} training videos, each compared with the others")
-    assert found["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
-    assert any(f"--labels {options['labels']}" in command for _, command in found["commands"])
-    return None, found["labels"]
+    assert content["knn"]["what"].startswith(f"{count} training videos, each compared with the others")
+    assert content["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
+    assert any(f"--labels {options['labels']}" in command for _, command in content["commands"])
+    return None, content["labels"]
 
 
 JOBS = (extracted, mapped, mapped_from_features, compared, measured, analysed, searched, trained)
@@ -189,7 +189,7 @@ def test_the_command_says_it_with_its_options(folder, tmp_path, monkeypatch, cap
 
 
 def test_which_names_cameras_and_calendars_give():
-    given = """DCIM 100APPLE 100GOPRO 101_PANA 202506__ 100MEDIA DJI_001 Camera camera GoPro cam1 cam_02 CH01 Videos
+    names = """DCIM 100APPLE 100GOPRO 101_PANA 202506__ 100MEDIA DJI_001 Camera camera GoPro cam1 cam_02 CH01 Videos
         Movies Screenshots AVCHD PRIVATE 2025 2025-06 2025_06 202506 2025-06-12 2025.06.12 20250612 20250612_143005
         20250612143005 2025-W24 12.06.2025 12-6-2025"""
     spaced = "WhatsApp Video|WhatsApp Images|Camera Roll|Screen recordings|Saved Pictures|June 2025|2025 Jun"
@@ -197,7 +197,7 @@ def test_which_names_cameras_and_calendars_give():
     others = """walk run Archery class1 fight noFight 1 01 7 123 1800 2025walks 100metres 100m 101_dalmatians march May
         camel channel_swimming videography moviegoers video_calls cameraman 20251399 3_apples 2025-13-40 chess
         PlayingCello S001C002P003 train test"""
-    assert [name for name in [*given.split(), *spaced.split("|")] if not is_camera_name(name)] == []
+    assert [name for name in [*names.split(), *spaced.split("|")] if not is_camera_name(name)] == []
     assert [name for name in [*others.split(), "Site A", "yoga 2025", "March madness"] if is_camera_name(name)] == []
 
 
@@ -326,8 +326,8 @@ def test_spans_of_an_annotation_form(tmp_path):
     lines = [f"a.mp4,{start},{start + 1}\n" for start in np.arange(0, 7, 0.5)]
     (tmp_path / "field/windows.csv").write_text("".join(["path,start,end\n", *lines, "b.mp4,1,3\n"]))
     windows = label_videos(read_list(tmp_path / "field/windows.csv"), tmp_path / "boris.csv")
-    found = {row.start: windows.class_name(row.label) for row in windows.records if row.label >= 0}
-    assert found == {1: "dig", 1.5: "dig", 2: "dig", 5: "eat"} and len(windows) == len(lines) + 1
+    actual = {row.start: windows.class_name(row.label) for row in windows.records if row.label >= 0}
+    assert actual == {1: "dig", 1.5: "dig", 2: "dig", 5: "eat"} and len(windows) == len(lines) + 1
 
 
 def label_by_loop(path, row):
@@ -377,14 +377,14 @@ def test_labels_of_rows_are_those_of_a_loop(listed, order, tmp_path, caplog):
     text = "".join(f"{name},{start},{'' if end is None else end}\n" for name, start, end in rows)
     (tmp_path / "field/list.csv").write_text(f"path,start,end\n{text}")
     labelled = label_videos(read_list(tmp_path / "field/list.csv"), tmp_path / "my.csv")
-    found = [
+    actual = [
         ((Path(row.path).name, row.start or 0.0, row.end), labelled.class_name(row.label)) for row in labelled.records
     ]
     fields = [line.split(",") for line in lines]
     added = [(name, float(first), float(last or 0) or None) for name, label, first, last in fields if label and first]
     expected_rows = rows + [row for row in added if row not in rows] * (listed != "windows")
-    assert [row for row, _ in found] == expected_rows
-    assert [label for _, label in found] == [label_by_loop(tmp_path / "my.csv", row) or "?" for row in expected_rows]
+    assert [row for row, _ in actual] == expected_rows
+    assert [label for _, label in actual] == [label_by_loop(tmp_path / "my.csv", row) or "?" for row in expected_rows]
     lost = [record.getMessage() for record in caplog.records if "spans are the largest part" in record.message]
     assert ["3 of 11 spans are the largest part of no video: " in line for line in lost] == [True] * (
         listed == "windows"

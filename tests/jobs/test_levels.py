@@ -13,8 +13,8 @@ from vidssl.jobs.train import train
 
 
 def test_majority():
-    found = majority(torch.tensor([3, 1, 3, 3, 1, 7]))
-    assert found == {"majority": 0.5, "majority_mean_class": pytest.approx(1 / 3)}
+    actual = majority(torch.tensor([3, 1, 3, 3, 1, 7]))
+    assert actual == {"majority": 0.5, "majority_mean_class": pytest.approx(1 / 3)}
     assert majority(torch.tensor([0, -1])) == majority(torch.tensor([], dtype=torch.int64)) == {}
     assert [level_of(name) for name in ("knn", "R@1", "lowshot@4")] == ["majority"] * 3
     assert level_of("svm_mean_class") == "majority_mean_class"
@@ -43,15 +43,15 @@ def unequal(digits, tmp_path_factory):
 
 def run(unequal, *words):
     out = unequal / "_".join(words[:2])
-    given = [*words, "--checkpoint", str(unequal / "run"), "--workers", "0", "--device", "cpu", "--clips", "1"]
-    cli.run(words[0], [*given[1:], "--out", str(out)])
+    arguments = [*words, "--checkpoint", str(unequal / "run"), "--workers", "0", "--device", "cpu", "--clips", "1"]
+    cli.run(words[0], [*arguments[1:], "--out", str(out)])
     return json.loads((out / "results.json").read_text())
 
 
 def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsys):
     lists = [str(unequal / "test.csv"), "--train-list", str(unequal / "train.csv")]
-    found = run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "lowshot", "shots=[1]", "draws=2")
-    assert (found["majority"], found["majority_mean_class"]) == (0.75, 0.5)
+    results = run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "lowshot", "shots=[1]", "draws=2")
+    assert (results["majority"], results["majority_mean_class"]) == (0.75, 0.5)
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     for name in ("top1", "knn", "lowshot@1"):
         assert lines[name].endswith("   majority 75.0"), lines[name]
@@ -60,8 +60,8 @@ def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsy
     assert "majority" not in lines["ece"] and not {"chance", "majority"} & lines.keys()
     run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "--floors")
     names, *rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:9]]
-    wanted = {"top1": "75.0", "mean_class": "50.0", "ece": "–", "knn": "75.0", "knn_mean_class": "50.0"}
-    assert rows[-1] == ["majority", *(wanted[name] for name in names)]
+    expected = {"top1": "75.0", "mean_class": "50.0", "ece": "–", "knn": "75.0", "knn_mean_class": "50.0"}
+    assert rows[-1] == ["majority", *(expected[name] for name in names)]
     assert "majority" not in run(unequal, "test", *lists, "--protocol", "uniformity")
     capsys.readouterr()
 
@@ -72,9 +72,9 @@ def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsy
     assert next(row for row in table if row[0] == "plain")[-1] == "75.0"
     assert "Majority" in (unequal / "retrieval_--gallery/index.html").read_text()
 
-    found = run(unequal, "analyze", "background", *lists, "--boxes", str(digits / "boxes.csv"))
+    results = run(unequal, "analyze", "background", *lists, "--boxes", str(digits / "boxes.csv"))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert found["majority"] == 0.75 and shown.count(["majority", "75.0"]) == 3
+    assert results["majority"] == 0.75 and shown.count(["majority", "75.0"]) == 3
 
 
 def test_evaluation_during_training_has_them(unequal):
@@ -107,6 +107,6 @@ def test_rows_without_labels_are_left_out_and_counted(unequal):
     (unequal / "known.csv").write_text("".join(Path(other).read_text().splitlines(keepends=True)[:15]))
     lists = ["--train-list", str(unequal / "train.csv")]
     for protocol in (["--protocol", "knn"], []):
-        found, known = (run(unequal, "test", path, *lists, *protocol) for path in (other, str(unequal / "known.csv")))
-        assert found["labels"] == "labels: the list's, 14 of 16 videos, 2 classes"
-        assert found["num_videos"] == 14 and found["knn"] == known["knn"] and found["majority"] == 12 / 14
+        actual, known = (run(unequal, "test", path, *lists, *protocol) for path in (other, str(unequal / "known.csv")))
+        assert actual["labels"] == "labels: the list's, 14 of 16 videos, 2 classes"
+        assert actual["num_videos"] == 14 and actual["knn"] == known["knn"] and actual["majority"] == 12 / 14

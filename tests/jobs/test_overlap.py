@@ -72,9 +72,9 @@ def data(digits, tmp_path_factory):
     lists = {"train": write(folder / "train", "list", trained, classes, root)}
     for name in ("test", "test1", "test2"):  # the last two are splits
         write(folder / name, "list", tested, classes, root)
-    given = [f"data.train={lists['train']}", "data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1"]
-    given += [f"output={folder}/run", "batch_size=4", "evaluate.clips=1"]
-    train(load_run(TOY, given))
+    settings = [f"data.train={lists['train']}", "data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1"]
+    settings += [f"output={folder}/run", "batch_size=4", "evaluate.clips=1"]
+    train(load_run(TOY, settings))
     cli.run("extract", [str(lists["train"]), *network(folder), "--out", str(folder / "index"), "--quiet"])
     return folder
 
@@ -158,9 +158,9 @@ def test_a_training_list_that_is_gone_or_changed(data, tmp_path, caplog):
         assert "leaves the root" in results["overlap"]["training"]["not_checked"]
         lists.write_text(text.replace("train/2.mp4,0\n", ""))
         results = run(data, tmp_path / "changed", words)
-        found = results["overlap"]["training"]
-        assert (found["videos"], found["copies"], found["changed"]) == (2, 0, True)
-        assert found["fingerprint"] == results["fingerprints"]["training"] != read_list(lists).fingerprint
+        overlap = results["overlap"]["training"]
+        assert (overlap["videos"], overlap["copies"], overlap["changed"]) == (2, 0, True)
+        assert overlap["fingerprint"] == results["fingerprints"]["training"] != read_list(lists).fingerprint
     finally:
         lists.write_text(text)
 
@@ -181,8 +181,8 @@ def test_a_search_in_one_list_warns_of_nothing_but_copies(data, tmp_path, caplog
     words = ["retrieval", "--query", str(tmp_path / "own"), "--gallery", str(tmp_path / "own"), "--page-queries", "0"]
     with caplog.at_level("INFO"):
         results = run(data, tmp_path / "out", words)
-    found = results["overlap"]["gallery"]
-    assert found["one_list"] and (found["videos"], found["group_videos"], found["groups"]) == (0, 2, 1)
+    overlap = results["overlap"]["gallery"]
+    assert overlap["one_list"] and (overlap["videos"], overlap["group_videos"], overlap["groups"]) == (0, 2, 1)
     assert not [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [r.levelname for r in caplog.records if "recording (" in r.getMessage()] == ["INFO"]
     shutil.copy(tmp_path / "own/1.mp4", tmp_path / "own/again.mp4")
@@ -194,22 +194,22 @@ def test_a_search_in_one_list_warns_of_nothing_but_copies(data, tmp_path, caplog
 
 
 def test_periodic_evaluation_warns_and_counts(data, tmp_path, caplog):
-    given = [f"data.train={data}/train/list.csv", f"evaluate.query={data}/test/list.csv", "data.moving_digits=null"]
-    given += [
+    settings = [f"data.train={data}/train/list.csv", f"evaluate.query={data}/test/list.csv", "data.moving_digits=null"]
+    settings += [
         f"evaluate.gallery={data}/train/list.csv",
         "evaluate.every=1",
         "steps=1",
         "batch_size=4",
         "evaluate.clips=1",
     ]
-    train(load_run(TOY, [*given, f"output={tmp_path}", "data.workers=0", "device=cpu"]))
+    train(load_run(TOY, [*settings, f"output={tmp_path}", "data.workers=0", "device=cpu"]))
     (line,) = (r.getMessage() for r in caplog.records if "3 of 7 videos" in r.getMessage())
     assert f"the gallery and the list that the network was trained on, {data}/train/list.csv" in line
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     measured = [step for step in steps if "top1" in step]
     assert [(step["overlap_training"], step["overlap_gallery"]) for step in measured] == [(3, 3)]
     with pytest.raises(DataError, match="svm would be tested on training videos"):
-        train(load_run(TOY, [*given, f"output={tmp_path}/svm", "evaluate.protocols=[{name: svm}]", "device=cpu"]))
+        train(load_run(TOY, [*settings, f"output={tmp_path}/svm", "evaluate.protocols=[{name: svm}]", "device=cpu"]))
 
 
 def test_results_of_another_format_or_version_are_measured_again(data, tmp_path, caplog):
@@ -241,15 +241,15 @@ def test_the_format_is_raised_with_each_change_of_numbers():
 def test_a_search_in_python_warns_of_copies(data, caplog):
     network, options = f"{data}/run/checkpoints/last.pt", {"workers": 0, "device": "cpu", "progress": False}
     query, gallery = (vidssl.extract(network, f"{data}/{name}/list.csv", **options) for name in ("test", "train"))
-    found = vidssl.search(gallery, query, k=3)
+    hits = vidssl.search(gallery, query, k=3)
     lines = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     videos = f"{data}/videos"
     assert len(lines) == 2 and lines[0].startswith(
         f"3 of 7 videos of {videos} are in the gallery {videos} too (1 under"
     )
     assert f"1 of 7 videos of {videos} are of 1 recording (" in lines[1]
-    assert found.index[2, 0] == 2  # the copy is found, and the video itself is not
-    assert 0 not in found.index[0] and 1 not in found.index[1]
+    assert hits.index[2, 0] == 2  # the copy is found, and the video itself is not
+    assert 0 not in hits.index[0] and 1 not in hits.index[1]
 
 
 def test_several_lists_and_shrunk_copies_of_the_tested_videos(data, tmp_path):
@@ -257,12 +257,12 @@ def test_several_lists_and_shrunk_copies_of_the_tested_videos(data, tmp_path):
     vidssl.shrink(data / "train/list.csv", out=tmp_path / "small", short_side=32)
     classes = read_list(data / "train/list.csv").classes
     one = write(tmp_path / "one", "list", [("test/0.mp4", 0)], classes, data / "videos")
-    given = [f"data.train=[{{list: {tmp_path}/small/list.csv, weight: 2}}, {one}]", "data.moving_digits=null"]
-    given += ["data.workers=0", "device=cpu", "steps=1", "batch_size=4", "evaluate.clips=1", f"output={tmp_path}/run"]
-    train(load_run(TOY, given))
+    options = [f"data.train=[{{list: {tmp_path}/small/list.csv, weight: 2}}, {one}]", "data.moving_digits=null"]
+    options += ["data.workers=0", "device=cpu", "steps=1", "batch_size=4", "evaluate.clips=1", f"output={tmp_path}/run"]
+    train(load_run(TOY, options))
     for name, videos, copies in (("train", 6, 6), ("test", 2, 1)):  # of the test list train/0.mp4 is a copy by name
         words = ["test", f"{data}/{name}/list.csv", "--checkpoint", f"{tmp_path}/run", "--workers", "0"]
         cli.run(words[0], [*words[1:], "--device", "cpu", "--protocol", "accuracy", "--out", f"{tmp_path}/{name}"])
-        found = json.loads((tmp_path / name / "results.json").read_text())["overlap"]["training"]
-        assert (found["videos"], found["copies"], found["changed"]) == (videos, copies, False)
-        assert found["list"] == f"{tmp_path}/small/list.csv and {one}"
+        stored = json.loads((tmp_path / name / "results.json").read_text())["overlap"]["training"]
+        assert (stored["videos"], stored["copies"], stored["changed"]) == (videos, copies, False)
+        assert stored["list"] == f"{tmp_path}/small/list.csv and {one}"

@@ -36,11 +36,11 @@ def asked(lists, out, *protocols):
 
 
 def test_average_precisions_are_measured(several, tmp_path):
-    found = asked(
+    results = asked(
         several, tmp_path / "out", "multilabel_svm", "costs=[1.0]", "multilabel_lowshot", "shots=[1, 4]", "uniformity"
     )
-    assert 0.3 < found["multilabel_svm"] <= 1 and len(found["details"]["multilabel_svm"]["average_precision"]) == 3
-    assert {"multilabel_lowshot@1", "multilabel_lowshot@4_spread", "uniformity_loss"} <= found.keys()
+    assert 0.3 < results["multilabel_svm"] <= 1 and len(results["details"]["multilabel_svm"]["average_precision"]) == 3
+    assert {"multilabel_lowshot@1", "multilabel_lowshot@4_spread", "uniformity_loss"} <= results.keys()
 
 
 def test_protocols_of_one_label_are_refused(several, tmp_path):

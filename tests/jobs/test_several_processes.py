@@ -31,11 +31,11 @@ SPLITS = ["train", "--cfg", TOY, "--splits", "1", "2", "data.moving_digits=null"
 SPLITS += ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out", "steps=2"]
 
 
-def run_all(folder, given):
+def run_all(folder, commands):
     """Run commands in a folder; give what each printed."""
     os.chdir(folder)
     said = []
-    for words in given:
+    for words in commands:
         with contextlib.redirect_stdout(io.StringIO()) as text:
             cli.run(words[0], words[1:])
         said.append(text.getvalue())
@@ -66,14 +66,14 @@ def files_of(folder):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_fault_28_two_processes_write_what_one_does(name, run_world, folders):
     one, two = folders
-    given = [[*words, "--out", "out"] for words in COMMANDS[name]]
-    (said,) = run_world(1, run_all, one, given)
-    first, second = run_world(2, run_all, two, given)
+    arguments = [[*words, "--out", "out"] for words in COMMANDS[name]]
+    (said,) = run_world(1, run_all, one, arguments)
+    first, second = run_world(2, run_all, two, arguments)
     assert first == said and all(said) and second == [""] * len(said)
-    found, expected = files_of(two), files_of(one)
-    assert found.keys() == expected.keys() and len(expected) > 4
+    actual, expected = files_of(two), files_of(one)
+    assert actual.keys() == expected.keys() and len(expected) > 4
     for file, value in expected.items():
-        assert found[file] == value, file
+        assert actual[file] == value, file
 
 
 def refused(folder, where):

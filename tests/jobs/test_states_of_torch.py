@@ -118,8 +118,8 @@ def result(job, place, digits, out, state):
     out.mkdir()
     made = settings(place, digits, out)
     with state():
-        found = JOBS[job](*where, made)
-    tensors = [found] if isinstance(found, torch.Tensor) else []
+        actual = JOBS[job](*where, made)
+    tensors = [actual] if isinstance(actual, torch.Tensor) else []
     for path in sorted(out.rglob("*.safetensors")):
         tensors += load_file(path).values()
     for path in sorted(out.rglob("step-*.pt")):
@@ -132,10 +132,10 @@ def test_a_public_function_does_not_depend_on_the_state_of_torch(job, place, dig
     tensors, names = result(job, place, digits, tmp_path / "usual", nullcontext)
 
     def check(name):
-        found, files = result(job, place, digits, tmp_path / name, STATES[name])
-        assert files == names and len(found) == len(tensors)
+        actual, files = result(job, place, digits, tmp_path / name, STATES[name])
+        assert files == names and len(actual) == len(tensors)
         assert all(
-            one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(found, tensors, strict=True)
+            one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(actual, tensors, strict=True)
         )
 
     check_all(check, {name: (name,) for name in STATES})
@@ -164,7 +164,7 @@ def test_steps_in_half_precision_see_the_weights_of_the_step_before(caller):
     def losses():
         layer = torch.nn.Linear(4, 1, bias=False)
         torch.nn.init.ones_(layer.weight)
-        found = []
+        collected = []
         for _ in range(3):
             with torch.autocast("cpu", torch.bfloat16):
                 loss = layer(torch.ones(2, 4)).sum()
@@ -172,8 +172,8 @@ def test_steps_in_half_precision_see_the_weights_of_the_step_before(caller):
             with torch.no_grad():
                 layer.weight -= 0.1 * layer.weight.grad
             layer.weight.grad = None
-            found.append(loss.item())
-        return found
+            collected.append(loss.item())
+        return collected
 
     expected = losses()
     assert len({*expected}) == 3

@@ -19,8 +19,8 @@ TOY = TOP / "configs" / "toy" / "supervised.yaml"
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
     output = tmp_path_factory.mktemp("run")
-    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-    return train(load_run(TOY, [*given, f"output={output}", "steps=2"]))
+    settings = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    return train(load_run(TOY, [*settings, f"output={output}", "steps=2"]))
 
 
 def asked(capsys, *words):
@@ -31,15 +31,15 @@ def asked(capsys, *words):
         cli.guarded(lambda: cli.run("test", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
-    given = capsys.readouterr()
-    return given.out, given.err, status
+    printed = capsys.readouterr()
+    return printed.out, printed.err, status
 
 
 def test_the_command(checkpoint, digits, tmp_path, capsys):
     arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out"]
     more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
-    given = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
-    out, err, status = asked(capsys, *arguments, *more, *given)
+    options = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
+    out, err, status = asked(capsys, *arguments, *more, *options)
     assert status == 0, err
     results = json.loads((tmp_path / "out/results.json").read_text())
     lines = out.splitlines()
@@ -70,8 +70,8 @@ def test_the_command(checkpoint, digits, tmp_path, capsys):
     ],
 )
 def test_mistakes(words, message, checkpoint, digits, tmp_path, capsys):
-    given = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
-    out, error, status = asked(capsys, *given)
+    arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
+    out, error, status = asked(capsys, *arguments)
     assert status == 2 and not out
     assert message in error and "Traceback" not in error
     assert not (tmp_path / "out/results.json").exists()
@@ -81,9 +81,9 @@ def test_settings_of_the_config_after_the_protocols(capsys, digits, tmp_path):
     """They are separated from those of the protocols; what both have is the protocol's."""
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
     where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0"]
-    given = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
+    arguments = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
     chosen = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", *lists]
-    _, err, status = asked(capsys, *chosen, "--out", tmp_path, *given)
+    _, err, status = asked(capsys, *chosen, "--out", tmp_path, *arguments)
     assert status == 0, err
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["data"]["workers"] == 0 and results["config"]["device"] == "cpu"

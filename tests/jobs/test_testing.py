@@ -40,9 +40,9 @@ def undated(results):
 NUMBERS = ("top1", "top5", "mean_class", "ece")
 
 
-def run_of(name, digits, output, *given):
+def run_of(name, digits, output, *settings):
     data = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", "data.workers=0", "device=cpu"]
-    return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *given])
+    return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *settings])
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +128,11 @@ def test_accuracy_is_that_by_hand(nine_views, digits, tmp_path):
 def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path):
     """With the classifier asked too, the features are the same."""
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
-    given = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
-    found = measure(videos=lists[0], out=tmp_path / "a", train_list=lists[1], protocol=given, **options)
+    protocols = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
+    results = measure(videos=lists[0], out=tmp_path / "a", train_list=lists[1], protocol=protocols, **options)
     other = retrieval(gallery=lists[1], query=lists[0], out=tmp_path / "b", page_queries=0, **options)
     for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "majority"):
-        assert found[name] == pytest.approx(other[name], abs=1e-6), name
+        assert results[name] == pytest.approx(other[name], abs=1e-6), name
 
 
 def test_without_protocols_all_that_can_be_measured_is(options, trained, digits, tmp_path):
@@ -215,12 +215,12 @@ def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path)
 
 def test_originals_are_not_compared_with_copies(options, digits, copied, tmp_path):
     shrink(copied / "test.csv", out=tmp_path / "small", short_side=32, workers=1)
-    given = options | {"videos": tmp_path / "small/test.csv", "out": tmp_path / "out"}
+    arguments = options | {"videos": tmp_path / "small/test.csv", "out": tmp_path / "out"}
     with pytest.raises(
         DataError, match=r"train\.csv contains original videos, \S+/small/test\.csv contains shrunk copies \("
     ):
-        measure(train_list=copied / "train.csv", protocol=["knn"], **given)
-    results = measure(**given)  # nothing is compared
+        measure(train_list=copied / "train.csv", protocol=["knn"], **arguments)
+    results = measure(**arguments)  # nothing is compared
     assert results["request"]["data"]["copies"]["short_side"] == 32
 
 
@@ -275,7 +275,7 @@ def test_errors_before_any_video_is_read(trained, digits, tmp_path, monkeypatch,
     file = tmp_path / "in the way"
     file.write_text("")
     options = options | {"model": str(trained["sce"])}
-    for given, message in (
+    for arguments, message in (
         ({"protocol": ["accuracy"]}, r"protocol accuracy needs a classifier of .* this network has none"),
         ({"protocol": ["svm"]}, "protocol svm compares with training videos: give their list, train_list=FILE"),
         ({"train_list": videos, "protocol": ["svm"]}, r"16 videos of .*test.csv are in .*test.csv too"),
@@ -285,7 +285,7 @@ def test_errors_before_any_video_is_read(trained, digits, tmp_path, monkeypatch,
         ({"out": file / "in", "train_list": videos}, r"cannot write .*way/in: Not a directory; choose another"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):
-            measure(**{"videos": videos, "out": tmp_path / "out", **options, **given})
+            measure(**{"videos": videos, "out": tmp_path / "out", **options, **arguments})
 
 
 # Splits -------------------------------------------------------------------------------------------------------
@@ -327,9 +327,9 @@ def splits(digits, tmp_path):
         shutil.copytree(digits / "motion", folder)
         for name, half in zip(("train", "test"), halves, strict=True):
             shutil.copy(digits / "motion" / f"{half}.csv", folder / f"{name}.csv")
-    given = [f"data.train={tmp_path}/lists{{split}}/train.csv", f"evaluate.query={tmp_path}/lists{{split}}/test.csv"]
+    settings = [f"data.train={tmp_path}/lists{{split}}/train.csv", f"evaluate.query={tmp_path}/lists{{split}}/test.csv"]
     data = ["data.moving_digits=null", "data.workers=0", "device=cpu", "evaluate.clips=1"]
-    return [*given, *data, f"output={tmp_path}/out", "steps=2"]
+    return [*settings, *data, f"output={tmp_path}/out", "steps=2"]
 
 
 def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
@@ -340,9 +340,9 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
     for split in (1, 2):
         checkpoint = str((tmp_path / f"out/split{split}/checkpoints/last.pt").resolve())
         lists = tmp_path / f"lists{split}/test.csv"
-        found = measure(checkpoint, lists, out=tmp_path / f"again{split}", clips=1, workers=0, device="cpu")
+        actual = measure(checkpoint, lists, out=tmp_path / f"again{split}", clips=1, workers=0, device="cpu")
         for name in NUMBERS:
-            assert results["splits"][str(split)][name] == found[name]
+            assert results["splits"][str(split)][name] == actual[name]
             assert results["mean"][name] == pytest.approx(mean(of[name] for of in results["splits"].values()))
         config = load_run(tmp_path / f"out/split{split}/config.yaml")
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
@@ -422,10 +422,10 @@ def test_splits_that_are_none(splits, tmp_path):
             train_splits(config, *words, splits=(1, 2))
     with pytest.raises(ConfigError, match=r"its texts hold \{split\}; name them: splits=\[1, 2, 3\]"):
         load_run(toy, splits)
-    given = {"train_list": where, "settings": ["data.moving_digits=null"]}
+    arguments = {"train_list": where, "settings": ["data.moving_digits=null"]}
     for videos, options, message in (
         (tmp_path / "list{split}.csv", {}, r"\{split\}.csv contains \{split\}; name the splits: splits=\[1, 2, 3\]"),
-        (where, {"splits": (1, 2, 3), **given}, r"cannot read list .*lists3/test.csv"),
+        (where, {"splits": (1, 2, 3), **arguments}, r"cannot read list .*lists3/test.csv"),
         (tmp_path / "list.csv", {"splits": (1, 2), "out": tmp_path / "o{split}"}, "all splits would be the same"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):
@@ -435,14 +435,14 @@ def test_splits_that_are_none(splits, tmp_path):
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
     monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
-    given = {"videos": tmp_path / "lists{split}/test.csv", "out": tmp_path / "o", "splits": (1, 2), "device": "cpu"}
+    options = {"videos": tmp_path / "lists{split}/test.csv", "out": tmp_path / "o", "splits": (1, 2), "device": "cpu"}
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
         gallery = tmp_path / "lists1/train.csv"
-        measure(trained["sce"], train_list=gallery, protocol=[{"name": "svm", "folds": 2}], **given)
+        measure(trained["sce"], train_list=gallery, protocol=[{"name": "svm", "folds": 2}], **options)
     shutil.copytree(trained["sce"].parent, tmp_path / "run1")
     with pytest.raises(CheckpointError, match=r"run2/last.pt: No such file"):
         network, gallery = tmp_path / "run{split}/last.pt", tmp_path / "lists{split}/train.csv"
-        measure(network, train_list=gallery, protocol=["knn"], **given)
+        measure(network, train_list=gallery, protocol=["knn"], **options)
 
 
 # Weights of others --------------------------------------------------------------------------------------------
@@ -465,9 +465,9 @@ def test_weights_of_another_project(digits, tmp_path):
     clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
     with pytest.raises(ConfigError, match=r"theirs.pyth needs a config, cfg=FILE: it names the backbone and the clips"):
         load_subject(str(tmp_path / "theirs.pyth"), clips)
-    given = ("data.moving_digits=null", "data.train=none.csv")
-    theirs = {"model": str(tmp_path / "theirs.pyth"), "cfg": cfg, "settings": given, **clips}
-    ours = {"model": "random", "cfg": cfg, "settings": (*given, "seed=7"), **clips}
+    settings = ("data.moving_digits=null", "data.train=none.csv")
+    theirs = {"model": str(tmp_path / "theirs.pyth"), "cfg": cfg, "settings": settings, **clips}
+    ours = {"model": "random", "cfg": cfg, "settings": (*settings, "seed=7"), **clips}
     assert subject_of(theirs).classify is None
     files = []
     for number, options in enumerate((theirs, ours)):
@@ -481,7 +481,7 @@ def test_weights_of_another_project(digits, tmp_path):
     keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
     partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
     with pytest.raises(DataError, match=r"weights\.partial False stored, True requested; weights\.keys"):
-        changed = theirs | {"settings": (*given, partial)}
+        changed = theirs | {"settings": (*settings, partial)}
         extract(videos=digits / "motion/test.csv", out=tmp_path / "0", **changed)
 
 
@@ -508,17 +508,17 @@ def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
 def test_options_of_clips_and_layers_are_part_of_the_protocol(options):
     plain = subject_of(options)
     assert (plain.test.short_side, plain.test.precision) == (None, "float32") and plain.encoder is plain.backbone
-    for given in ({"short_side": 40, "precision": "bfloat16"}, {"layer": "layer2", "grid": 2}):
-        changed = subject_of(options | given)
-        assert {name: getattr(changed.test, name) for name in given} == given
+    for arguments in ({"short_side": 40, "precision": "bfloat16"}, {"layer": "layer2", "grid": 2}):
+        changed = subject_of(options | arguments)
+        assert {name: getattr(changed.test, name) for name in arguments} == arguments
         before, after = (subject.request()["protocol"] for subject in (plain, changed))
-        assert {key for key in before if before[key] != after[key]} == {*given}
+        assert {key for key in before if before[key] != after[key]} == {*arguments}
     assert changed.encoder.dim == 4 * changed.backbone.dim // 4
     size = plain.test.size
-    for given, message in (
+    for arguments, message in (
         ({"short_side": size - 1}, rf"^the options of the clips do not fit: short_side {size - 1} is less than size"),
         ({"grid": 2}, "grid 2 x 1 frames divides maps of a layer: set layer too"),
         ({"layer": "layer9"}, "has no layer 'layer9'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            subject_of(options | given)
+            subject_of(options | arguments)

@@ -35,8 +35,8 @@ def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
     listed = read_list(few, digits)
     assert tuple(done.made) == listed.names and not done.left_out
     for name, record in zip(listed.names, listed.records, strict=True):
-        tracks, given = read_tracks(tracks_file(out, name, record))
-        assert given["tracker"] == settings(QUICK).model_dump(mode="json") and given["weights"]["seed"] == 0
+        tracks, meta = read_tracks(tracks_file(out, name, record))
+        assert meta["tracker"] == settings(QUICK).model_dump(mode="json") and meta["weights"]["seed"] == 0
         gaps = tracks.frames[1::2] - tracks.frames[::2]
         assert len(gaps) and gaps.min() >= 12 and tracks.frames.max() < 24
         assert tracks.boxes.min() >= 0 and tracks.boxes.max() <= 48
@@ -62,8 +62,8 @@ def test_best_paths_are_drawn_frame_by_frame(digits, few, tmp_path):
 
 def test_settings_are_read_as_those_of_a_config(few):
     assert settings([]) == TrackerSettings()
-    given = settings(["variant=best", "max_step=null", "search.mode=quality"])
-    assert given.variant == "best" and given.max_step is None and given.search.mode == "quality"
+    overrides = settings(["variant=best", "max_step=null", "search.mode=quality"])
+    assert overrides.variant == "best" and overrides.max_step is None and overrides.search.mode == "quality"
     with pytest.raises(ConfigError, match="min_gap"):
         settings(["min_gab=3"])
 

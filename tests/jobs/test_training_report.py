@@ -62,11 +62,11 @@ def knn_of_other_recordings(model, folder, **options):
 
     There are as many as the median class has other videos, as that is below 20.
     """
-    found = vidssl.extract(model, folder / "the run/videos/train.csv", workers=0, device="cpu", **options)
+    features = vidssl.extract(model, folder / "the run/videos/train.csv", workers=0, device="cpu", **options)
     names = [Path(name).name for name in json_names(folder)]
-    group = np.array([name.rpartition("_c")[0] for name in names])[found.index.numpy()]
-    label = np.array([int(name.split("_")[1].removeprefix("Class")) for name in names])[found.index.numpy()]
-    x = found.x.double().numpy()
+    group = np.array([name.rpartition("_c")[0] for name in names])[features.index.numpy()]
+    label = np.array([int(name.split("_")[1].removeprefix("Class")) for name in names])[features.index.numpy()]
+    x = features.x.double().numpy()
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     right, k = np.zeros(len(x)), int(np.median(np.bincount(label))) - 1
     assert 0 < k < 20
@@ -85,39 +85,39 @@ def json_names(folder):
 
 def test_knn_beside_the_untrained_network_and_its_level(trained):
     here, log = trained
-    found = json.loads((here / "the run/training.json").read_text())
+    content = json.loads((here / "the run/training.json").read_text())
     expected = knn_of_other_recordings(here / "the run", here)
     before = knn_of_other_recordings("random", here, cfg=here / "the run/config.yaml")
     both, other = (knn_of_other_recordings(name, here) for name in (f"{BESIDE}+{here / 'the run'}", BESIDE))
-    assert found["knn"]["numbers"] == {
+    assert content["knn"]["numbers"] == {
         "trained": pytest.approx(expected),
         "untrained": pytest.approx(before),
         f"{BESIDE}+trained": pytest.approx(both),
         BESIDE: pytest.approx(other),
     }
-    assert found["knn"]["level"] == {"1 / classes": 1 / 8}
-    assert [gain["value"] for gain in found["knn"]["gains"]] == [
+    assert content["knn"]["level"] == {"1 / classes": 1 / 8}
+    assert [gain["value"] for gain in content["knn"]["gains"]] == [
         pytest.approx(expected - before),
         pytest.approx(both - other),
     ]
-    assert (found["knn"]["recordings"], found["knn"]["doubt"]) == (24, None)
+    assert (content["knn"]["recordings"], content["knn"]["doubt"]) == (24, None)
     lines = [json.loads(line) for line in (here / "the run/metrics.jsonl").read_text().splitlines()]
-    assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
-    assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
+    assert content["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
+    assert content["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
     shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, {BESIDE}+trained {100 * both:.1f} %"
     assert log.startswith(f"kNN of 40 videos, also of {BESIDE}, may take 0.1 minutes; evaluate.beside=null leaves")
     assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
     page = (here / "the run/training.html").read_text()
     assert f"<b>{100 * expected:.1f}</b>" in page and "data:image/png" in page and "recordings" in page
-    for _, command in found["commands"]:
+    for _, command in content["commands"]:
         assert f"  {command}\n" in log
 
 
 def test_the_commands_run_as_they_are(trained, monkeypatch, capsys):
     here, _ = trained
     monkeypatch.chdir(here)
-    found = json.loads((here / "the run/training.json").read_text())["commands"]
-    for _, command in found:
+    content = json.loads((here / "the run/training.json").read_text())["commands"]
+    for _, command in content:
         program, name, *words = shlex.split(command)
         assert program == "vidssl"
         job, parser, _ = parser_of(name)
@@ -125,7 +125,7 @@ def test_the_commands_run_as_they_are(trained, monkeypatch, capsys):
         assert all(Path(path).exists() for path in (parsed.get("videos", "."), parsed.get("gallery", ".")))
         if name in ("retrieval", "export"):  # the others take longer
             cli.run(name, words)
-    assert [shlex.split(command)[1] for _, command in found] == ["retrieval", "compare", "map", "export"]
+    assert [shlex.split(command)[1] for _, command in content] == ["retrieval", "compare", "map", "export"]
     assert (here / "the run/search/index.html").exists() and (here / "the run/backbone/config.json").exists()
 
 
@@ -149,8 +149,8 @@ def labelled(digits, tmp_path_factory):
 
 
 def bound(digits, out, *words, config=TOY):
-    given = [*PLAIN, f"data.train={digits}/motion/train.csv", *map(str, words), f"output={out}"]
-    return bind_run(read_config(config, given)[0], config)
+    settings = [*PLAIN, f"data.train={digits}/motion/train.csv", *map(str, words), f"output={out}"]
+    return bind_run(read_config(config, settings)[0], config)
 
 
 def report(digits, labelled, out, *words):
@@ -173,18 +173,18 @@ def test_a_damaged_report_is_made_again(digits, labelled, tmp_path):
 
 def test_test_lists_as_vidssl_test(digits, labelled, tmp_path):
     lists = [digits / f"motion/{name}.csv" for name in ("test", "train")]
-    found = report(digits, labelled, tmp_path / "run", f"evaluate.query={lists[0]}", f"evaluate.gallery={lists[1]}")
+    results = report(digits, labelled, tmp_path / "run", f"evaluate.query={lists[0]}", f"evaluate.gallery={lists[1]}")
     options = {"train_list": lists[1], "protocol": ["knn"], "workers": 0, "device": "cpu"}
     tested = vidssl.test(tmp_path / "run", lists[0], **options)
     random = vidssl.test("random", lists[0], cfg=tmp_path / "run/config.yaml", **options)
-    assert found["knn"]["numbers"] == {"trained": tested["knn"], "untrained": random["knn"]}
-    found["knn"]["gains"] = [{"of": ["trained", "untrained"], "value": 0.05, "low": -0.1, "high": 0.2}]
-    said = training_report.sentences(found)
+    assert results["knn"]["numbers"] == {"trained": tested["knn"], "untrained": random["knn"]}
+    results["knn"]["gains"] = [{"of": ["trained", "untrained"], "value": 0.05, "low": -0.1, "high": 0.2}]
+    said = training_report.sentences(results)
     assert said[2] == (
         "by kNN, trained is not shown to differ from untrained: +5.0 points, 95 % interval −10.0 to +20.0 over 16 files"
     )
     assert said[-1].endswith("each file counts as one, and clips cut from one make the intervals too narrow")
-    command = shlex.split(found["commands"][1][1])
+    command = shlex.split(results["commands"][1][1])
     assert command[1:3] == ["test", str(lists[0])] and "--floors" in command
     parse(parser_of("test")[1], parser_of("test")[0].signature, command[2:])
 
@@ -204,10 +204,10 @@ def test_weights_that_the_report_loads_again_are_named_once(digits, tmp_path, ca
 def test_the_reason_why_there_is_no_accuracy(digits, labelled, tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         train(digits / "videos/train", f"output={tmp_path}/plain")
-    found = json.loads((tmp_path / "plain/training.json").read_text())
+    content = json.loads((tmp_path / "plain/training.json").read_text())
     said = "o accuracy: no two classes; labels: none; --labels FILE gives names of classes"
     assert f"n{said}" in caplog.text
-    assert found["knn"] is None and "compare" in found["commands"][1][1]
+    assert content["knn"] is None and "compare" in content["commands"][1][1]
     assert f"N{said}" in (tmp_path / "plain/training.html").read_text()
     query, frozen = f"evaluate.query={digits}/motion/test.csv", "method.freeze=true"
     for words, said in (([], "trained with the labels"), ([query, frozen], "backbone was frozen"), ([query], "Test(")):
@@ -215,8 +215,8 @@ def test_the_reason_why_there_is_no_accuracy(digits, labelled, tmp_path, monkeyp
         assert said in str(training_report.choose_test(run, training_list(run)))
     monkeypatch.setattr(training_report, "_ALWAYS", 0.0)
     monkeypatch.setattr(training_report, "_FRACTION", 0.0)
-    found = report(digits, labelled, tmp_path / "long")
-    assert "minutes to measure it; the commands below do" in found["reason"]
+    content = report(digits, labelled, tmp_path / "long")
+    assert "minutes to measure it; the commands below do" in content["reason"]
 
 
 def test_an_encoder_beside_that_is_not_there_or_slow_is_named(digits, labelled, tmp_path, monkeypatch):
@@ -226,12 +226,12 @@ def test_an_encoder_beside_that_is_not_there_or_slow_is_named(digits, labelled, 
         ("slow", "ithout vidssl-default, which may take 667 minutes"),
     ):
         monkeypatch.setattr(training_report, "_BESIDE", 1000 if name == "slow" else 0.15)
-        found = report(digits, labelled, tmp_path / name, "evaluate.beside=vidssl-default")["knn"]
-        assert [*found["numbers"]] == ["trained", "untrained"] and reason in (found["slow"] or found["lacking"])
+        results = report(digits, labelled, tmp_path / name, "evaluate.beside=vidssl-default")["knn"]
+        assert [*results["numbers"]] == ["trained", "untrained"] and reason in (results["slow"] or results["lacking"])
         assert reason in (tmp_path / name / "training.html").read_text()
     monkeypatch.undo()
-    found = report(digits, labelled, tmp_path / "wrong", "evaluate.beside=vidssl-default+")
-    assert "write a sum" in found["knn"]["lacking"]
+    results = report(digits, labelled, tmp_path / "wrong", "evaluate.beside=vidssl-default+")
+    assert "write a sum" in results["knn"]["lacking"]
 
 
 def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, caplog):
@@ -246,12 +246,12 @@ def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, ca
 
 def test_the_report_changes_no_bit_of_a_run(digits, tmp_path):
     """Also of one that is stopped and resumed: its checkpoint and log are those of a run without a report."""
-    given = [*PLAIN, f"data.train={digits}/motion/train.csv"]
+    settings = [*PLAIN, f"data.train={digits}/motion/train.csv"]
     for name, until in (("plain", None), ("resumed", 2)):
-        tree, _ = read_config(TOY, [*given, f"output={tmp_path / name}"])
+        tree, _ = read_config(TOY, [*settings, f"output={tmp_path / name}"])
         train_run(bind_run(tree, TOY), until=until)
     assert not (tmp_path / "resumed/training.json").exists()
-    train(*given, f"output={tmp_path}/resumed")
+    train(*settings, f"output={tmp_path}/resumed")
     assert (tmp_path / "resumed/training.json").exists()
     plain, resumed = (
         torch.load(tmp_path / name / "checkpoints/last.pt", weights_only=True) for name in ("plain", "resumed")

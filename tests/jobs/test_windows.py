@@ -25,10 +25,10 @@ NETWORK = (*NETWORK, "--crops", "1", "--size", "24", "--workers", "0", "--quiet"
 def run(capsys):
     """Run a command and give the last line that it prints, of an error too."""
 
-    def call(command, *given):
+    def call(command, *arguments):
         capsys.readouterr()
         try:
-            cli.guarded(lambda: cli.run(command, [str(word) for word in (*given, *NETWORK)]))
+            cli.guarded(lambda: cli.run(command, [str(word) for word in (*arguments, *NETWORK)]))
         except SystemExit as end:
             assert end.code == 2
             return capsys.readouterr().err.splitlines()[-1]
@@ -83,9 +83,9 @@ def test_windows_equal_files_that_were_cut(run, folder, tmp_path):
 
 
 def test_parts_and_other_windows(run, folder, tmp_path, capsys):
-    given = (folder, "--window", 0.4, "--stride", 0.12)  # 81 windows, and 15
-    run("extract", *given, "--out", tmp_path / "whole")
-    parts = [run("extract", *given, "--out", tmp_path / "x", "--shard", f"{n}/2") for n in range(2)]
+    arguments = (folder, "--window", 0.4, "--stride", 0.12)  # 81 windows, and 15
+    run("extract", *arguments, "--out", tmp_path / "whole")
+    parts = [run("extract", *arguments, "--out", tmp_path / "x", "--shard", f"{n}/2") for n in range(2)]
     assert [int(line.split()[0]) for line in parts] == [64 + 15, 17]
     cli.run("merge", ["--out", str(tmp_path / "x"), "--quiet"])
     assert capsys.readouterr().out.startswith("96 windows x ")
@@ -138,8 +138,8 @@ def test_a_moment_is_found_and_played(run, folder, query, tmp_path, search_page)
     assert hits[0].preview == preview(shown).jpeg
     # With an index, also of `extract`, and without the list.
     run("extract", folder, *windows, "--out", tmp_path / "i")
-    for name, given in (("a", ("--gallery", folder, *windows)), ("b", ())):
-        run("retrieval", "--index", tmp_path / "i", *given, "--query", query, "--k", 4, "--out", tmp_path / name)
+    for name, arguments in (("a", ("--gallery", folder, *windows)), ("b", ())):
+        run("retrieval", "--index", tmp_path / "i", *arguments, "--query", query, "--k", 4, "--out", tmp_path / name)
         again = json.loads((tmp_path / name / "results.json").read_text())
         assert again["neighbours"] == results["neighbours"] and again["windows"] == results["windows"]
     line = run("retrieval", "--index", tmp_path / "i", "--query", query, *windows, "--out", tmp_path / "e")
@@ -149,8 +149,8 @@ def test_a_moment_is_found_and_played(run, folder, query, tmp_path, search_page)
 def test_one_hit_for_each_video(run, folder, query, tmp_path):
     windows = ("--window", 1.2, "--stride", 0.4, "--one-per-video")
     run("retrieval", "--gallery", folder, "--query", query, *windows, "--out", tmp_path / "r")
-    found = [hit["path"] for hit in json.loads((tmp_path / "r/results.json").read_text())["neighbours"]]
-    assert found == ["long.mp4", "short.mp4"]
+    hits = [hit["path"] for hit in json.loads((tmp_path / "r/results.json").read_text())["neighbours"]]
+    assert hits == ["long.mp4", "short.mp4"]
 
 
 def test_a_query_does_not_find_itself(run, folder, tmp_path, search_page):
@@ -158,8 +158,8 @@ def test_a_query_does_not_find_itself(run, folder, tmp_path, search_page):
     (folder / "spans.csv").write_text("path,start,end\nlong.mp4,4,5\nshort.mp4,0,0.8\n")
     windows = ("--window", 0.8, "--stride", 0.4)
     run("retrieval", "--gallery", folder, "--query", folder / "long.mp4", *windows, "--out", tmp_path / "r")
-    found = json.loads((tmp_path / "r/results.json").read_text())["neighbours"]
-    assert {hit["path"] for hit in found} == {"short.mp4"} and 2 <= len(found) <= 3
+    stored = json.loads((tmp_path / "r/results.json").read_text())["neighbours"]
+    assert {hit["path"] for hit in stored} == {"short.mp4"} and 2 <= len(stored) <= 3
     run("retrieval", "--gallery", folder, "--query", folder / "spans.csv", *windows, "--out", tmp_path / "l")
     (one, hits), (other, _) = search_page(tmp_path / "l")
     assert (one.name, other.name) == ("long.mp4 4-5 s", "short.mp4 0-0.8 s")
@@ -176,8 +176,8 @@ CLIPS = {"cfg": "toy/supervised", "clips": 1, "crops": 1, "size": 24, "workers":
 def test_windows_that_are_searched_in_each_other(folder):
     """Each is a query: it finds neither itself nor a window that overlaps it, and no two that overlap."""
     windows = vidssl.extract("random", folder, window=0.8, stride=0.4, **CLIPS)
-    found = vidssl.search(windows, k=5)
-    for row, hits in enumerate(found.index.tolist()):
+    neighbours = vidssl.search(windows, k=5)
+    for row, hits in enumerate(neighbours.index.tolist()):
         kept = [windows.records[n] for n in (row, *hits)]
         for n, one in enumerate(kept):
             assert not any(

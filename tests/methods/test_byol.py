@@ -24,8 +24,8 @@ HEAD = Head(layers=2, hidden=12, out=5, norm="hidden")
 
 def make(**settings):
     torch.manual_seed(0)
-    given = {"projector": HEAD, "predictor": HEAD, "momentum": constant(0.9), **settings}
-    method = METHODS["byol"](METHODS["byol"].Config(**given), TinyNorm())
+    options = {"projector": HEAD, "predictor": HEAD, "momentum": constant(0.9), **settings}
+    method = METHODS["byol"](METHODS["byol"].Config(**options), TinyNorm())
     with torch.no_grad():  # a target that is not the online network, as in the middle of a run
         for p in method.target.parameters():
             p.add_(torch.randn_like(p), alpha=0.3)
@@ -72,8 +72,8 @@ def test_the_predictor_is_on_the_online_branch_only():
     other = make(predictor=None)
     queries, keys = encoded(other, data.views)  # without one: identity
     expected = (distance_loop(queries[0], keys[1]) + distance_loop(queries[1], keys[0])) / 2
-    found = other(data)["loss"].item()
-    assert found == pytest.approx(expected, rel=1e-9) and abs(found - before["loss"].item()) > 1e-3
+    actual = other(data)["loss"].item()
+    assert actual == pytest.approx(expected, rel=1e-9) and abs(actual - before["loss"].item()) > 1e-3
 
 
 def test_statistics_are_of_the_first_pair_and_of_other_videos():

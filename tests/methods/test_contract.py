@@ -87,9 +87,9 @@ def test_half_precision_stays_inside_the_networks(name, monkeypatch):
     before, features = types(half.state_dict()), []
     layers = [layer for layer in half.backbone.modules() if isinstance(layer, torch.nn.Conv3d)]
     layers[-1].register_forward_hook(lambda layer, inputs, output: features.append(output.dtype))
-    (expected, _), (found, gradients) = step(exact, run, 1), step(half, run, 1, bfloat16=True)
-    assert found.keys() == expected.keys()
-    for key, value in found.items():
+    (expected, _), (actual, gradients) = step(exact, run, 1), step(half, run, 1, bfloat16=True)
+    assert actual.keys() == expected.keys()
+    for key, value in actual.items():
         assert value.dtype == torch.float32 and value.ndim == 0 and torch.isfinite(value), key
         torch.testing.assert_close(
             value, expected[key], rtol=0.05, atol=0.05, msg=lambda text, key=key: f"{key}: {text}"
@@ -113,8 +113,8 @@ def test_state_dict_is_complete(name):
     other.load_state_dict(torch.load(file, weights_only=True))
     same(other.state_dict(), method.state_dict())
     for number in (4, 5):
-        expected, found = step(method, run, number), step(other, run, number)
-        same(found, expected, f"step {number}")
+        expected, actual = step(method, run, number), step(other, run, number)
+        same(actual, expected, f"step {number}")
         same(other.state_dict(), method.state_dict())
 
 
@@ -122,14 +122,14 @@ def test_state_dict_is_complete(name):
 def test_loss_does_not_depend_on_watched(name):
     (run, watched), (_, other) = make(name), make(name)
     other.watched = False
-    expected, found = step(watched, run, 1)[0], step(other, run, 1)[0]
-    assert torch.equal(found["loss"], expected["loss"]) and found.keys() <= expected.keys()
+    expected, actual = step(watched, run, 1)[0], step(other, run, 1)[0]
+    assert torch.equal(actual["loss"], expected["loss"]) and actual.keys() <= expected.keys()
     same(other.state_dict(), watched.state_dict())
 
 
 def registered():
     """The modules of `vidssl.methods` that register a method, with what they register and import."""
-    found = {}
+    methods = {}
     for path in sorted((ROOT / "vidssl" / "methods").glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = [
@@ -144,8 +144,8 @@ def registered():
             elif isinstance(node, ast.ImportFrom):
                 imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         if names:
-            found[path.stem] = names, imported
-    return found
+            methods[path.stem] = names, imported
+    return methods
 
 
 def test_all_methods_are_in_the_package():
@@ -162,9 +162,9 @@ def test_a_method_is_a_screen_or_two():
 
 
 def test_no_method_imports_another():
-    found = registered()
-    modules = {f"vidssl.methods.{stem}" for stem in found}
-    assert {stem: imported & modules for stem, (_, imported) in found.items() if imported & modules} == {}
+    actual = registered()
+    modules = {f"vidssl.methods.{stem}" for stem in actual}
+    assert {stem: imported & modules for stem, (_, imported) in actual.items() if imported & modules} == {}
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -42,9 +42,9 @@ def anchor_loss(z, group, i):
 
 
 def loop(z, group, anchors=None):
-    found = [anchor_loss(z.tolist(), group, i) for i in (anchors or range(len(z)))]
-    found = [loss for loss in found if loss is not None]
-    return sum(found) / len(found) if found else 0.0
+    actual = [anchor_loss(z.tolist(), group, i) for i in (anchors or range(len(z)))]
+    actual = [loss for loss in actual if loss is not None]
+    return sum(actual) / len(actual) if actual else 0.0
 
 
 GROUPS = {
@@ -85,24 +85,24 @@ def test_statistics_are_those_of_loops():
     positive = [float(dot(z[i], z[j])) for i, j in pairs if group[i] == group[j]]
     negative = [float(dot(z[i], z[j])) for i, j in pairs if group[i] != group[j]]
     mean = sum(negative) / len(negative)
-    found = group_statistics(z, torch.tensor(group))
-    assert found["positive_similarity"].item() == pytest.approx(sum(positive) / len(positive))
-    assert found["negative_similarity"].item() == pytest.approx(mean)
+    statistics = group_statistics(z, torch.tensor(group))
+    assert statistics["positive_similarity"].item() == pytest.approx(sum(positive) / len(positive))
+    assert statistics["negative_similarity"].item() == pytest.approx(mean)
     spread = math.sqrt(sum((x - mean) ** 2 for x in negative) / len(negative))
-    assert found["negative_spread"].item() == pytest.approx(spread)
+    assert statistics["negative_spread"].item() == pytest.approx(spread)
     first = [group.index(number) for number in (0, 1, 2, 3)]
     values = np.linalg.svd(z[first].numpy(), compute_uv=False)
     shares = values / values.sum()
-    assert found["key_rank"].item() == pytest.approx(math.exp(-(shares * np.log(shares)).sum()))
-    assert found["key_rank_limit"] == 4
+    assert statistics["key_rank"].item() == pytest.approx(math.exp(-(shares * np.log(shares)).sum()))
+    assert statistics["key_rank_limit"] == 4
     assert group_statistics(torch.eye(4), torch.arange(4))["key_rank"].item() == pytest.approx(4)
 
 
 @pytest.mark.parametrize("group", [[0, 0, 0], [0, 1, 2]])
 def test_statistics_without_pairs_are_0(group):
-    found = group_statistics(rows(3), torch.tensor(group))
+    statistics = group_statistics(rows(3), torch.tensor(group))
     missing = {0: "positive_similarity", 1: "negative_similarity"}[int(group[1] == 0)]
-    assert found[missing] == 0 and all(torch.isfinite(value) for value in found.values())
+    assert statistics[missing] == 0 and all(torch.isfinite(value) for value in statistics.values())
 
 
 def make(name):

@@ -395,15 +395,15 @@ def settled(name, world=None, micro=8, steps=9):
         return losses, inter.bank.rows, clusters.labels, clusters.sums, inter.get_extra_state()
 
 
-def agree(found, expected):
-    for ours, theirs in zip(found[0], expected[0], strict=True):
+def agree(actual, expected):
+    for ours, theirs in zip(actual[0], expected[0], strict=True):
         # Statistics of the keys and i_nce are of a batch, not a mean over its parts.
         for key in ("loss", *({"intra_loss", "inter_loss"} & theirs.keys())):
             assert ours[key] == pytest.approx(theirs[key], rel=1e-9)
         assert ours.keys() == theirs.keys()
-    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=1e-9)
-    assert torch.equal(found[2], expected[2]) and found[4] == expected[4]
-    torch.testing.assert_close(found[3], expected[3], rtol=0, atol=1e-8)
+    torch.testing.assert_close(actual[1], expected[1], rtol=0, atol=1e-9)
+    assert torch.equal(actual[2], expected[2]) and actual[4] == expected[4]
+    torch.testing.assert_close(actual[3], expected[3], rtol=0, atol=1e-8)
 
 
 def test_two_processes_are_one(run_world):

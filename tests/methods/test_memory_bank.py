@@ -140,8 +140,8 @@ def test_the_bank_of_two_processes_is_that_of_one(run_world):
     steps = (3, 1, 5, 4)  # any batch fits any bank
     alone = written_rows(steps, 11)
     assert any(len(written) < 4 * size for (written, *_), size in zip(alone, steps, strict=True))
-    for found in run_world(2, written_rows, steps, 11):
-        for ours, expected in zip(found, alone, strict=True):
+    for outcome in run_world(2, written_rows, steps, 11):
+        for ours, expected in zip(outcome, alone, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
 
@@ -230,10 +230,10 @@ def test_fit_uses_only_seen_records():
     alone = seen_bank(26)
     alone.rows.copy_(bank.rows[torch.from_numpy(index)])
     bank.rows[list(unseen)] = torch.nan
-    found, expected = clusters_of(bank, 4), clusters_of(alone, 4)
-    assert found.labels[list(unseen)].tolist() == [-1] * 4
-    assert found.labels[torch.from_numpy(index)].tolist() == expected.labels.tolist()
-    assert torch.equal(found.sums, expected.sums)
+    actual, expected = clusters_of(bank, 4), clusters_of(alone, 4)
+    assert actual.labels[list(unseen)].tolist() == [-1] * 4
+    assert actual.labels[torch.from_numpy(index)].tolist() == expected.labels.tolist()
+    assert torch.equal(actual.sums, expected.sums)
 
 
 def walk(clusters, bank, steps, seed=0, size=5):

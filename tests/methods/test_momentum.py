@@ -226,9 +226,9 @@ def test_i_nce_is_the_bound_that_info_nce_gives(name):
         for query, key in zip(queries[q].detach().double(), keys[k].detach().double(), strict=True):
             terms = [math.exp(float(query @ z) / tau) for z in (key, *queue)]
             total.append(-math.log(terms[0] / sum(terms)))
-    found = method(data)["i_nce"]
-    assert found.item() == pytest.approx(math.log(len(queue) + 1) - sum(total) / len(total), abs=1e-5)
-    assert not found.requires_grad
+    actual = method(data)["i_nce"]
+    assert actual.item() == pytest.approx(math.log(len(queue) + 1) - sum(total) / len(total), abs=1e-5)
+    assert not actual.requires_grad
     method.watched = False
     assert set(method(data)) == {"loss"}
 
@@ -238,6 +238,6 @@ def test_a_margin_is_taken_from_the_positive():
     plain.load_state_dict(loose.state_dict())
     queries, keys = queries_and_keys(loose, data.views)
     expected = sum(losses.margin_nce(queries[q], keys[k], loose.queue.keys, 0.1, -0.5) for q, k in [(0, 1), (1, 0)])
-    found = loose(data)["loss"]
-    torch.testing.assert_close(found, expected / 2, rtol=1e-5, atol=1e-6)
-    assert found < plain(data)["loss"]
+    actual = loose(data)["loss"]
+    torch.testing.assert_close(actual, expected / 2, rtol=1e-5, atol=1e-6)
+    assert actual < plain(data)["loss"]

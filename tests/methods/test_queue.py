@@ -57,7 +57,7 @@ def global_keys(rank, world):
 def queues():
     """Feed queues of some sizes; give their keys and pointers after each step."""
     with distributed.joined(CPU):
-        found = []
+        collected = []
         for size in (1, 5, 24, 31, 100):
             torch.manual_seed(0)
             queue = KeyQueue(size, DIM)
@@ -65,13 +65,13 @@ def queues():
                 for keys in step:
                     queue.hold(keys)
                 queue.enqueue()
-                found.append((queue.keys, int(queue.pointer)))
-        return found
+                collected.append((queue.keys, int(queue.pointer)))
+        return collected
 
 
 def test_queue_of_two_processes_is_that_of_one(run_world):
     alone = queues()
     assert [pointer for _, pointer in alone] == [0, 0, 0, 0, 0, 0, 24, 17, 24, 48]  # 24 keys a step
-    for found in run_world(2, queues):
-        for (keys, pointer), (expected, place) in zip(found, alone, strict=True):
+    for outcome in run_world(2, queues):
+        for (keys, pointer), (expected, place) in zip(outcome, alone, strict=True):
             assert torch.equal(keys, expected) and pointer == place

@@ -19,14 +19,14 @@ def rows(count, source):
 def test_key_statistics_are_those_of_loops():
     source = torch.Generator().manual_seed(5)
     query, key, negatives = rows(6, source), rows(6, source), rows(9, source)
-    found = {name: value.item() for name, value in key_statistics(query, key, negatives, key[::2]).items()}
+    statistics = {name: value.item() for name, value in key_statistics(query, key, negatives, key[::2]).items()}
     q, k, n = (x.double().numpy() for x in (query, key, negatives))
     similarities = [float(sum(a * b for a, b in zip(x, y, strict=True))) for x in k for y in n]
     mean = sum(similarities) / len(similarities)
     spread = math.sqrt(sum((x - mean) ** 2 for x in similarities) / (len(similarities) - 1))
     values = np.linalg.svd(k[::2], compute_uv=False)
     shares = values / values.sum()
-    assert found == {
+    assert statistics == {
         "positive_similarity": pytest.approx(sum(float(q[i] @ k[i]) for i in range(6)) / 6, abs=1e-6),
         "negative_similarity": pytest.approx(mean, abs=1e-6),
         "negative_spread": pytest.approx(spread, abs=1e-6),
@@ -64,6 +64,6 @@ def test_statistics_use_the_first_4096_negatives():
 @pytest.mark.parametrize("negatives", [0, 1])
 def test_one_key_alone_has_no_spread_and_no_nan(negatives):
     key = rows(1, torch.Generator().manual_seed(2))
-    found = key_statistics(key, key, rows(negatives, torch.Generator().manual_seed(3)), key)
-    assert found["negative_similarity"] == found["negative_spread"] == 0
-    assert found["positive_similarity"].item() == pytest.approx(1)
+    statistics = key_statistics(key, key, rows(negatives, torch.Generator().manual_seed(3)), key)
+    assert statistics["negative_similarity"] == statistics["negative_spread"] == 0
+    assert statistics["positive_similarity"].item() == pytest.approx(1)

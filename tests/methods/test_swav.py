@@ -43,12 +43,12 @@ def codes(scores, epsilon, iterations):
 @pytest.mark.parametrize(("samples", "prototypes", "iterations"), [(6, 4, 1), (6, 4, 3), (3, 8, 3), (5, 5, 40)])
 def test_assignments_are_those_of_the_algorithm(samples, prototypes, iterations):
     scores = cosines(samples, prototypes)
-    found = sinkhorn(scores, 0.05 if iterations < 40 else 0.5, iterations)
+    actual = sinkhorn(scores, 0.05 if iterations < 40 else 0.5, iterations)
     expected = codes(scores.tolist(), 0.05 if iterations < 40 else 0.5, iterations)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-14)
-    torch.testing.assert_close(found.sum(dim=1), torch.ones(samples, dtype=torch.float64))
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(actual.sum(dim=1), torch.ones(samples, dtype=torch.float64))
     if iterations == 40:  # converged: each prototype is used equally
-        torch.testing.assert_close(found.sum(dim=0), torch.full((prototypes,), samples / prototypes).double())
+        torch.testing.assert_close(actual.sum(dim=0), torch.full((prototypes,), samples / prototypes).double())
 
 
 @pytest.mark.parametrize(("views", "keys"), [(2, (0, 1)), (3, (0, 1)), (4, (2,))])
@@ -63,8 +63,8 @@ def test_the_loss_is_that_of_the_formula(views, keys):
                 total = math.log(sum(math.exp(s / tau) for s in row))
                 if v != key:
                     terms.append(-sum(q[n][k] * (row[k] / tau - total) for k in range(6)))
-    found = swapped_prediction(scores, keys, tau, 0.05, 3)
-    assert found.item() == pytest.approx(sum(terms) / len(terms), rel=1e-10)
+    actual = swapped_prediction(scores, keys, tau, 0.05, 3)
+    assert actual.item() == pytest.approx(sum(terms) / len(terms), rel=1e-10)
 
 
 def swav(**settings):

@@ -31,7 +31,7 @@ def shuffling():
     with distributed.joined(CPU):
         rank = distributed.rank()
         x = clips(distributed.world())[rank * ROWS : (rank + 1) * ROWS]
-        found = {}
+        collected = {}
         for name, context in (("grad", torch.no_grad), ("inference", torch.inference_mode)):
             norm = encoder()
             torch.manual_seed(100 + rank)  # each process has random numbers of its own
@@ -39,9 +39,9 @@ def shuffling():
                 back = shuffled(nn.Identity(), x)
                 orders = [shuffled(norm, x), shuffled(norm, x)]
             # numpy, as tensors of inference mode are not sent
-            found[name] = (back.numpy(), [y.numpy() for y in orders], norm[1].running_mean.clone())
-        found["random"] = distributed.gather_objects(float(torch.rand(())))
-        return found
+            collected[name] = (back.numpy(), [y.numpy() for y in orders], norm[1].running_mean.clone())
+        collected["random"] = distributed.gather_objects(float(torch.rand(())))
+        return collected
 
 
 @pytest.mark.parametrize("world", [2])
@@ -59,9 +59,9 @@ def test_shuffled_rows_come_back_after_a_norm_over_others(world, run_world):
     assert not torch.allclose(expected[0], plain[0], atol=0.1)
     results = run_world(world, shuffling)
     for name in ("grad", "inference"):
-        assert np.array_equal(np.concatenate([found[name][0] for found in results]), x.numpy())
+        assert np.array_equal(np.concatenate([outcome[name][0] for outcome in results]), x.numpy())
         for n in range(2):  # another order each time
-            y = np.concatenate([found[name][1][n] for found in results])
+            y = np.concatenate([outcome[name][1][n] for outcome in results])
             np.testing.assert_allclose(y, expected[n].numpy(), rtol=1e-9, atol=1e-9)
     assert not torch.equal(results[0]["grad"][2], results[1]["grad"][2])  # each norm saw one slice
     assert len(set(results[0]["random"])) == world  # and what follows stays each process's own

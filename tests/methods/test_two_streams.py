@@ -63,17 +63,17 @@ def trained(method, steps=3):
 def test_each_stream_is_trained_as_if_it_were_alone(name):
     both = built(name, backbone())
     alone = {stream: copy.deepcopy(method) for stream, method in both.streams.items()}
-    found = trained(both)
+    actual = trained(both)
     for stream, method in alone.items():
         expected = trained(method)
-        state, wanted = both.streams[stream].state_dict(), method.state_dict()
-        assert state.keys() == wanted.keys()
-        for key, value in wanted.items():
+        state, needed = both.streams[stream].state_dict(), method.state_dict()
+        assert state.keys() == needed.keys()
+        for key, value in needed.items():
             if isinstance(value, torch.Tensor):
                 assert torch.equal(state[key], value), (stream, key)
-        for ours, own in zip(found, expected, strict=True):
+        for ours, own in zip(actual, expected, strict=True):
             assert {key.partition(".")[2]: v for key, v in ours.items() if key.startswith(stream)} == own
-    for ours in found:
+    for ours in actual:
         assert ours["loss"] == ours["rgb.loss"] + ours["differences.loss"]
 
 
@@ -136,8 +136,8 @@ def test_layers_are_named_by_stream():
     clips = batch(3).views[0]
     assert network.feature_layers[::5] == ("rgb.stem", "differences.stem") and network.last_maps == "rgb.layer4"
     order = ["differences.layer4", "rgb.layer2", "rgb.layer4"]
-    found = network.features(clips, order)
-    for layer, maps in zip(order, found, strict=True):
+    features = network.features(clips, order)
+    for layer, maps in zip(order, features, strict=True):
         stream, _, own = layer.partition(".")
         encoder = network.encoders[stream]
         assert torch.equal(maps, encoder.features(clips, [own])[0])

@@ -31,22 +31,22 @@ def loops(z):
 
     hinge = [sum(max(0, 1 - math.sqrt(covariance(v, j, j) + 1e-4)) for j in range(d)) / d for v in range(views)]
     off = [sum(covariance(v, j, k) ** 2 for j in range(d) for k in range(d) if j != k) / d for v in range(views)]
-    found = {"invariance": 0, "variance": 0, "covariance": 0}
+    actual = {"invariance": 0, "variance": 0, "covariance": 0}
     pairs = [(v, w) for v in range(views) for w in range(v)]
     for v, w in pairs:
         squares = [(z[i][v][j] - z[i][w][j]) ** 2 for i in range(n) for j in range(d)]
-        found["invariance"] += sum(squares) / (n * d) / len(pairs)
-        found["variance"] += (hinge[v] + hinge[w]) / 2 / len(pairs)
-        found["covariance"] += (off[v] + off[w]) / len(pairs)
-    return found
+        actual["invariance"] += sum(squares) / (n * d) / len(pairs)
+        actual["variance"] += (hinge[v] + hinge[w]) / 2 / len(pairs)
+        actual["covariance"] += (off[v] + off[w]) / len(pairs)
+    return actual
 
 
 @pytest.mark.parametrize(("count", "views"), [(2, 2), (6, 2), (6, 3), (5, 5)])
 def test_terms_are_those_of_loops(count, views):
     z = rows(count, views)
-    found = vicreg(z)
-    assert {name: term.item() for name, term in found.items()} == pytest.approx(loops(z.tolist()), rel=1e-12)
-    assert all(term > 1e-3 for term in found.values())
+    actual = vicreg(z)
+    assert {name: term.item() for name, term in actual.items()} == pytest.approx(loops(z.tolist()), rel=1e-12)
+    assert all(term > 1e-3 for term in actual.values())
 
 
 def test_gradients_are_those_of_differences():

@@ -68,15 +68,15 @@ TABLE_23 = {
 
 @pytest.mark.parametrize("name", TABLE_23)
 def test_layers_are_table_23(name):
-    found = []
+    collected = []
     for module in on_meta(name).modules():
         if isinstance(module, nn.Conv3d):
-            found.append(("conv", module.kernel_size, module.stride, module.out_channels))
+            collected.append(("conv", module.kernel_size, module.stride, module.out_channels))
             assert module.padding == tuple(k // 2 for k in module.kernel_size)
             assert module.bias is None
         elif isinstance(module, nn.MaxPool2d):  # frame by frame
-            found.append(("pool", (1, *module.kernel_size), (1, *module.stride), None))
-    assert found == TABLE_23[name]
+            collected.append(("pool", (1, *module.kernel_size), (1, *module.stride), None))
+    assert collected == TABLE_23[name]
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("resnet3d18", 8), ("resnet3d50", 16)])
@@ -174,7 +174,7 @@ def test_pooling_frame_by_frame_is_pooling(memory):
     ours, theirs = (pool((1, 3, 3), (1, 2, 2), (0, 1, 1)) for pool in (resnet3d._FramePool, nn.MaxPool3d))
     x = torch.randn(2, 5, 3, 9, 12, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=memory)
     inputs = [x.clone().requires_grad_() for _ in range(2)]
-    outputs = [pool(given) for pool, given in zip((ours, theirs), inputs, strict=True)]
+    outputs = [pool(clips) for pool, clips in zip((ours, theirs), inputs, strict=True)]
     assert torch.equal(*outputs)
     for output in outputs:
         output.square().sum().backward()

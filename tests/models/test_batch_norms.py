@@ -56,7 +56,7 @@ def inputs(case, dtype=None):
 def steps(norm, batches, rows):
     """What a norm gives, and what flows back through it; rows are those of this process."""
     weights = torch.linspace(0.5, 2.0, 12, dtype=torch.float64)[rows]
-    found = []
+    collected = []
     for x in batches[:-1]:
         x = x[rows].clone().requires_grad_()
         y = norm(x)
@@ -64,16 +64,16 @@ def steps(norm, batches, rows):
         norm.zero_grad(set_to_none=True)
         loss.backward()
         gradients = {name: p.grad for name, p in norm.named_parameters()}
-        found.append({"y": y.detach(), "x.grad": x.grad, **gradients})
+        collected.append({"y": y.detach(), "x.grad": x.grad, **gradients})
     # Without running statistics evaluation takes those of the rows that are there: nothing to compare.
     evaluated = norm.eval()(batches[-1][rows]).detach() if norm.track_running_stats else batches[-1][rows]
-    return found, evaluated, norm.state_dict()
+    return collected, evaluated, norm.state_dict()
 
 
 def synced():
     """All cases on this process, with the gradients of weights added up over all of them."""
     with distributed.joined(CPU):
-        found = {}
+        collected = {}
         for case, (*_, splits) in CASES.items():
             parts = splits[distributed.world()]
             first = sum(parts[: distributed.rank()])
@@ -82,9 +82,9 @@ def synced():
             for step in every:
                 for name in step.keys() & {"weight", "bias"}:
                     step[name] = distributed.mean(step[name]) * distributed.world()
-            found[case] = every, evaluated, state
-        found["averaged"] = averaged(distributed.rank())
-        return found
+            collected[case] = every, evaluated, state
+        collected["averaged"] = averaged(distributed.rank())
+        return collected
 
 
 def averaged(seed):
@@ -120,38 +120,38 @@ TOLERANCE = {
 @pytest.mark.parametrize("case", [case for case, (_, dtype, *_) in CASES.items() if dtype.itemsize > 2])
 def test_sync_norm_equals_the_norm_of_the_whole_batch(case, world):
     _, dtype, *_, splits = CASES[case]
-    assert [len(found[case][1]) for found in world] == splits[len(world)]
+    assert [len(outcome[case][1]) for outcome in world] == splits[len(world)]
     close = TOLERANCE[dtype]
     # The reference has all digits, whatever the input has.
     every, evaluated, state = steps(layer(case).double(), inputs(case, torch.float64), slice(None))
     for n, expected in enumerate(every):
         for name in ("y", "x.grad"):
-            rows = torch.cat([found[case][0][n][name] for found in world])
+            rows = torch.cat([outcome[case][0][n][name] for outcome in world])
             assert rows.dtype == dtype
             torch.testing.assert_close(rows.double(), expected[name], **close)
-        for found in world:
+        for outcome in world:
             for name in expected.keys() - {"y", "x.grad"}:
-                torch.testing.assert_close(found[case][0][n][name].double(), expected[name], **close)
-    for found in world:
-        assert found[case][2].keys() == state.keys()
+                torch.testing.assert_close(outcome[case][0][n][name].double(), expected[name], **close)
+    for outcome in world:
+        assert outcome[case][2].keys() == state.keys()
         for name, value in state.items():
-            torch.testing.assert_close(found[case][2][name].to(value.dtype), value, rtol=close["rtol"], atol=0)
-    rows = torch.cat([found[case][1] for found in world])
+            torch.testing.assert_close(outcome[case][2][name].to(value.dtype), value, rtol=close["rtol"], atol=0)
+    rows = torch.cat([outcome[case][1] for outcome in world])
     torch.testing.assert_close(rows.double(), evaluated, **close)
 
 
 def test_clips_stay_channels_last(world):
-    for found in world:
-        for step in found["channels last"][0]:
+    for outcome in world:
+        for step in outcome["channels last"][0]:
             assert step["y"].is_contiguous(memory_format=torch.channels_last_3d)
             assert not step["y"].is_contiguous()
 
 
 def test_only_statistics_are_averaged(world):
-    befores = [found["averaged"][0] for found in world]
+    befores = [actual["averaged"][0] for actual in world]
     assert not torch.equal(befores[0]["0.running_mean"], befores[1]["0.running_mean"])
-    for rank, found in enumerate(world):
-        before, after, same = found["averaged"]
+    for rank, actual in enumerate(world):
+        before, after, same = actual["averaged"]
         assert same and after.keys() == before.keys()
         for name, value in after.items():
             if name.endswith(("running_mean", "running_var")):
@@ -165,8 +165,8 @@ def test_only_statistics_are_averaged(world):
 @pytest.mark.parametrize("case", CASES)
 def test_with_one_process_it_is_the_plain_norm_bit_by_bit(case):
     results = [steps(norm, inputs(case), slice(None)) for norm in (synchronise(layer(case), CPU), layer(case))]
-    (found, evaluated, state), (expected, plain_evaluated, plain_state) = results
-    for a, b in zip(found, expected, strict=True):
+    (outcome, evaluated, state), (expected, plain_evaluated, plain_state) = results
+    for a, b in zip(outcome, expected, strict=True):
         assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
     assert torch.equal(evaluated, plain_evaluated)
     assert state.keys() == plain_state.keys() and all(torch.equal(state[n], plain_state[n]) for n in state)
@@ -223,16 +223,16 @@ def test_in_four_dimensions_a_norm_of_clips_is_the_same_and_copies_nothing(train
     torch.manual_seed(0)
     ours, plain = BatchNorm3d(6).train(training), nn.BatchNorm3d(6).train(training)
     clips = torch.randn(4, 6, 3, 5, 7).to(memory_format=torch.channels_last_3d) * 3 + 2
-    found, expected = (clips.clone().requires_grad_() for _ in range(2))
-    y, wanted = ours.in_four_dimensions(found), plain(expected)
-    assert y.shape == wanted.shape and y.is_contiguous(memory_format=torch.channels_last_3d)
-    assert found.flatten(2, 3).data_ptr() == found.data_ptr()
-    assert found.flatten(2, 3).is_contiguous(memory_format=torch.channels_last)
+    actual, expected = (clips.clone().requires_grad_() for _ in range(2))
+    y, needed = ours.in_four_dimensions(actual), plain(expected)
+    assert y.shape == needed.shape and y.is_contiguous(memory_format=torch.channels_last_3d)
+    assert actual.flatten(2, 3).data_ptr() == actual.data_ptr()
+    assert actual.flatten(2, 3).is_contiguous(memory_format=torch.channels_last)
     weights = torch.randn(y.shape)
-    for out in (y, wanted):
+    for out in (y, needed):
         (out * weights).sum().backward()
-    torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(y, needed, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-4, atol=1e-5)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, msg=name)
     assert torch.equal(ours(clips), plain(clips))  # on a CPU it is torch's own
@@ -245,11 +245,11 @@ def test_in_four_dimensions_a_norm_of_clips_is_the_same_and_copies_nothing(train
 def test_a_norm_of_clips_keeps_channels_last_on_a_gpu():
     norm, plain = BatchNorm3d(64).cuda(), nn.BatchNorm3d(64).cuda()
     clips = torch.randn(4, 64, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last_3d)
-    found, expected = (clips.clone().requires_grad_() for _ in range(2))
-    y, wanted = norm(found), plain(expected)
-    for out in (y, wanted):
+    actual, expected = (clips.clone().requires_grad_() for _ in range(2))
+    y, needed = norm(actual), plain(expected)
+    for out in (y, needed):
         out.square().sum().backward()
-    torch.testing.assert_close(y, wanted)
-    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(y, needed)
+    torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-3, atol=1e-3)
     assert y.is_contiguous(memory_format=torch.channels_last_3d)
-    assert found.grad.is_contiguous(memory_format=torch.channels_last_3d)
+    assert actual.grad.is_contiguous(memory_format=torch.channels_last_3d)

@@ -18,10 +18,10 @@ def test_all_types_are_read(tmp_path):
     tensors = {str(kind): torch.tensor([[0, 1], [3, 2]]).to(kind) for kind in kinds}
     tensors |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 4)}
     save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "pt"})
-    found = read_anything(tmp_path / "x.safetensors")
-    assert found.keys() == tensors.keys()
+    actual = read_anything(tmp_path / "x.safetensors")
+    assert actual.keys() == tensors.keys()
     for name, expected in tensors.items():
-        assert torch.equal(found[name], expected) and found[name].dtype == expected.dtype
+        assert torch.equal(actual[name], expected) and actual[name].dtype == expected.dtype
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])

@@ -37,9 +37,9 @@ def test_features_against_a_loop(settings, frames):
     network.eval()
     clips = torch.randn(3, 3, frames, 32, 32)
     with torch.no_grad():
-        found = network(clips)
+        actual = network(clips)
         expected = torch.stack([by_loop(network, clip) for clip in clips])
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_sizes_of_the_supplement():

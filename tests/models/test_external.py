@@ -180,9 +180,9 @@ def test_of_transformers_nothing_is_random(kind, tmp_path):
     with torch.no_grad():
         frames = x.transpose(1, 2)
         output = (network.get_submodule(part))(frames.flatten(0, 1) if encoder.images else frames)
-        wanted = features(output)
-        wanted = wanted.unflatten(0, (2, 4)).mean(1) if encoder.images else wanted
-        torch.testing.assert_close(backbone(x), wanted, rtol=1e-4, atol=1e-4)
+        expected = features(output)
+        expected = expected.unflatten(0, (2, 4)).mean(1) if encoder.images else expected
+        torch.testing.assert_close(backbone(x), expected, rtol=1e-4, atol=1e-4)
         assert torch.equal(backbone(x), backbone(x))
     origin = load_subject(f"transformers:{tmp_path}", {}).origin
     assert origin["features"] == stated
@@ -228,13 +228,13 @@ def test_torchvision(name):
 def test_timm():
     timm = pytest.importorskip("timm")
     frames = frames_of(5, 70, 90)
-    encoder, found = features_of("timm:resnet10t@none,frames=concatenate,count=5", frames)
+    encoder, features = features_of("timm:resnet10t@none,frames=concatenate,count=5", frames)
     torch.manual_seed(0)
     network = timm.create_model("resnet10t", pretrained=False, num_classes=0).eval()
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network), is_training=False)
     images = torch.stack([transform(Image.fromarray(frame.transpose(1, 2, 0))) for frame in frames])
     with torch.no_grad():
-        torch.testing.assert_close(found, network(images).flatten(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(features, network(images).flatten(), rtol=1e-4, atol=1e-4)
     assert encoder.version == f"timm {timm.__version__}"
 
 
@@ -272,9 +272,9 @@ def own(tmp_path, monkeypatch):
 
 def test_python(own):
     frames = frames_of(4)
-    encoder, found = features_of(own, frames)
+    encoder, features = features_of(own, frames)
     pixels = torch.from_numpy(np.ascontiguousarray(center_crop(frames, 16, 20).frames)) / 255 - 0.5  # (T, 3, S, S)
-    torch.testing.assert_close(found, pixels.mean(dim=(2, 3)).T.flatten(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(features, pixels.mean(dim=(2, 3)).T.flatten(), rtol=1e-4, atol=1e-4)
     assert encoder.licence == "MIT" and encoder.training == ("not stated",)
 
 
@@ -378,8 +378,8 @@ def test_onnx(digits, tmp_path):
     assert subject.test.clip == load_subject("vidssl-free", {}).test.clip
     assert sum(buffer.numel() for buffer in subject.backbone.buffers()) == file.stat().st_size
     options, names = {"workers": 0, "progress": False}, (f"onnx:{file}", "vidssl-free")
-    found, expected = (vidssl.extract(name, digits / "motion/test.csv", **options) for name in names)
-    torch.testing.assert_close(found.x, expected.x, rtol=1e-4, atol=1e-4)
+    features, expected = (vidssl.extract(name, digits / "motion/test.csv", **options) for name in names)
+    torch.testing.assert_close(features.x, expected.x, rtol=1e-4, atol=1e-4)
     model = onnx.load(file)
     model.producer_name = "another"
     onnx.save(model, file)
@@ -426,16 +426,16 @@ def test_hub(tmp_path):
     name = f"hub:{tmp_path}:vjepa2_tiny_032"
     with pytest.raises(UntrustedError, match=r"runs the code of .*: give trust=True"):
         load_external(name)
-    encoder, found = features_of(name, frames, trust=True)
+    encoder, features = features_of(name, frames, trust=True)
     pixels = torch.from_numpy(frames[:, :, :32, :32].copy()) / 255
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
-    torch.testing.assert_close(found, ((pixels - mean) / std).mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(features, ((pixels - mean) / std).mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-4)
     assert encoder.size == 32 and encoder.frames == 4
-    encoder, found = features_of(f"hub:{tmp_path}:dinov2_tiny,count=4", frames, trust=True)
+    encoder, features = features_of(f"hub:{tmp_path}:dinov2_tiny,count=4", frames, trust=True)
     large = resize(torch.from_numpy(frames), [256], InterpolationMode.BICUBIC)  # the short side; the long one is 360
     pixels = (large[:, :, 16:240, 68:292] / 255 - mean) / std
-    wanted = torch.nn.functional.avg_pool2d(pixels, 56).flatten(1).mean(dim=0)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    expected = torch.nn.functional.avg_pool2d(pixels, 56).flatten(1).mean(dim=0)
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
     assert encoder.images and encoder.size == 224
     with pytest.raises(CheckpointError, match=r"how other prepares its frames is not known: .*python:"):
         load_external(f"hub:{tmp_path}:other", trust=True)

@@ -9,15 +9,15 @@ from vidssl.models import Head, mlp
 
 def layers(head, dim=512):
     """(kind, in, out, bias or affine) of each layer."""
-    found = []
+    collected = []
     for module in mlp(dim, head):
         if isinstance(module, nn.Linear):
-            found.append(("linear", module.in_features, module.out_features, module.bias is not None))
+            collected.append(("linear", module.in_features, module.out_features, module.bias is not None))
         elif isinstance(module, nn.BatchNorm1d):
-            found.append(("norm", module.num_features, module.affine))
+            collected.append(("norm", module.num_features, module.affine))
         else:
-            found.append((type(module).__name__.lower(),))
-    return found
+            collected.append((type(module).__name__.lower(),))
+    return collected
 
 
 @pytest.mark.parametrize("hidden", [1024, 4096])

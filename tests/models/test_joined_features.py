@@ -174,8 +174,8 @@ def test_the_graphs_of_a_sum_and_its_rule_make_its_features(videos, tmp_path):
     encoded = session.run(None, {"clips": ((clips - mean) / std).numpy()})[0].mean(axis=0)
     streams = np.split(encoded, np.cumsum([*free["streams"].values()])[:-1])
     x = np.concatenate([part / np.linalg.norm(part) for part in streams])
-    wanted = extract(name, videos[:1], **FAST).x[0, : len(x)].numpy()
-    np.testing.assert_allclose(2 * x / np.linalg.norm(x), wanted, atol=1e-4)
+    expected = extract(name, videos[:1], **FAST).x[0, : len(x)].numpy()
+    np.testing.assert_allclose(2 * x / np.linalg.norm(x), expected, atol=1e-4)
     with pytest.raises(ConfigError, match="writes its networks as graphs"):
         vidssl.export(name, to="folder", out=tmp_path / "other")
 
@@ -241,11 +241,11 @@ def test_imagenet_frames_are_the_network_of_their_wheel():
     subject = load_subject("vidssl-frames", {})
     x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        wanted = (
+        expected = (
             reference.from_pretrained("efficientnet-lite0", weights_path=file).eval().extract_features(x).mean((2, 3))
         )
-        found = subject.encoder(x.unsqueeze(2).expand(-1, -1, 4, -1, -1))  # the mean of four equal frames
-    assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
+        actual = subject.encoder(x.unsqueeze(2).expand(-1, -1, 4, -1, -1))  # the mean of four equal frames
+    assert (actual - expected).abs().max() < 1e-5 * expected.abs().max()
     assert subject.origin["licence"] == "Apache-2.0" and subject.test.clips == 1
 
 

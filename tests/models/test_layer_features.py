@@ -111,22 +111,22 @@ def test_region_means_are_integrals():
     boxes = np.concatenate([corners, corners + rng.uniform(0.5, 40, size=(20, 2))], axis=1)
     boxes = np.clip(boxes, 0, [110, 64, 110, 64])
     boxes[0] = [0, 0, 110, 64]
-    found = region_means(torch.from_numpy(maps), torch.from_numpy(boxes), 64, 110)
+    actual = region_means(torch.from_numpy(maps), torch.from_numpy(boxes), 64, 110)
     expected = [mean_by_loops(maps, box, 64, 110) for box in boxes]
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-    np.testing.assert_allclose(found[0], maps.mean(axis=(1, 2)), rtol=1e-10)
+    np.testing.assert_allclose(actual, expected, rtol=1e-10)
+    np.testing.assert_allclose(actual[0], maps.mean(axis=(1, 2)), rtol=1e-10)
 
 
 def test_region_maps_equal_torchvisions_roi_align():
     rng = generator(1)
     maps = torch.from_numpy(rng.normal(size=(2, 3, 2, 4, 4)))
     boxes = torch.tensor([[3.0, 10.0, 40.0, 63.0], [0.0, 0.0, 20.5, 31.0]], dtype=torch.float64)
-    found = region_maps(maps, boxes, 64)
-    assert found.shape == maps.shape
+    actual = region_maps(maps, boxes, 64)
+    assert actual.shape == maps.shape
     for b in range(2):
         for t in range(2):
             (expected,) = roi_align(maps[b, :, t][None], [boxes[b : b + 1]], 4, 1 / 16, 1, aligned=True)
-            torch.testing.assert_close(found[b, :, t], expected)
+            torch.testing.assert_close(actual[b, :, t], expected)
 
 
 def test_region_map_of_the_whole_clip_is_the_map():
@@ -142,9 +142,9 @@ def test_in_half_precision_each_clip_keeps_its_region(autocast):
     boxes = torch.tensor([[300.5, 261.0, 391.5, 447.0]]).repeat(300, 1)
     expected = region_maps(maps, boxes, 448)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = region_maps(maps.bfloat16(), boxes, 448)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, expected.bfloat16(), rtol=0, atol=0)
+        actual = region_maps(maps.bfloat16(), boxes, 448)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, expected.bfloat16(), rtol=0, atol=0)
 
 
 def test_gradients_reach_the_maps_and_nothing_outside_of_the_box():

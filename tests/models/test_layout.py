@@ -12,9 +12,9 @@ CONVERSIONS = ("aten::copy_", "aten::clone", "aten::contiguous", "aten::_to_copy
 
 
 def _conversions_of_maps(network, clips):
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as actual:
         network(clips).sum().backward()
-    shapes = [(event.name, event.input_shapes[0]) for event in found.events() if event.name in CONVERSIONS]
+    shapes = [(event.name, event.input_shapes[0]) for event in actual.events() if event.name in CONVERSIONS]
     assert shapes  # the profiler sees copies: those of weights
     return [(name, shape) for name, shape in shapes if len(shape) >= 4 and shape[0] in (BATCH, BATCH * 4)]
 

@@ -268,11 +268,11 @@ def test_a_saved_backbone_is_that_of_the_checkpoint(half, trained, tmp_path, mon
     monkeypatch.setattr(weights, "_OWN", {"own": tmp_path / "own.safetensors"})
     expected = load_backbone(trained[1]).state_dict()
     for name in (tmp_path / "own.safetensors", "own"):  # a file, and the name of a network that comes with vidssl
-        found = load_backbone(name).state_dict()
-        assert found.keys() == expected.keys()
+        actual = load_backbone(name).state_dict()
+        assert actual.keys() == expected.keys()
         for key, weight in expected.items():
             rounded = weight.half().float() if half and weight.is_floating_point() else weight
-            assert found[key].dtype == weight.dtype and torch.equal(found[key], rounded), key
+            assert actual[key].dtype == weight.dtype and torch.equal(actual[key], rounded), key
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
     assert load_backbone("own").dim == load_backbone(trained[1]).dim

@@ -28,8 +28,8 @@ TRACKER = "{search: {short_side: 32}, size: 32, frames: 8, chunks: 1, min_gap: 4
 
 @pytest.fixture(scope="module")
 def settings(digits):
-    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-    return [*given, "evaluate.clips=3", "evaluate.crops=1"]
+    overrides = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    return [*overrides, "evaluate.clips=3", "evaluate.crops=1"]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,12 @@ def test_features_are_averaged_over_clips_and_then_made_unit_vectors(subject, qu
     clips = of_each_clip(subject, query)
     rgb, differences = clips.mean(dim=1).split(subject.backbone.dims, dim=1)
     expected = torch.cat([normalize(rgb, dim=1), normalize(differences, dim=1)], dim=1)
-    found = extract_features(subject.encoder, query, subject.test, subject.device, reverse=True)
-    torch.testing.assert_close(found.x, expected)
-    assert found.reverse is not None
-    for part in found.reverse.split(subject.backbone.dims, dim=1):
+    features = extract_features(subject.encoder, query, subject.test, subject.device, reverse=True)
+    torch.testing.assert_close(features.x, expected)
+    assert features.reverse is not None
+    for part in features.reverse.split(subject.backbone.dims, dim=1):
         torch.testing.assert_close(part.norm(dim=1), torch.ones(len(part)))
-    assert not torch.allclose(found.reverse, found.x, atol=1e-3)
+    assert not torch.allclose(features.reverse, features.x, atol=1e-3)
 
 
 def test_a_stream_and_a_layer_of_it(run_folder, subject, query, digits, tmp_path):
@@ -97,8 +97,8 @@ def test_streams_that_are_not_there(run_folder, query, tmp_path):
     with pytest.raises(ConfigError, match='ResNet3D18 has no streams: leave stream="rgb" out'):
         vidssl.extract("random", query, cfg="toy/sce", device="cpu", stream="rgb", workers=0)
     with pytest.raises(ConfigError, match="name a stream, such as --stream rgb"):
-        given = [str(query.path), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-        cli.run("track", [*given, "--out", str(tmp_path / "tracks")])
+        arguments = [str(query.path), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
+        cli.run("track", [*arguments, "--out", str(tmp_path / "tracks")])
 
 
 def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_path):
@@ -106,8 +106,8 @@ def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_pa
     head = "{name: supervised, classes: 8}"
     arguments = [f"{digits}/motion/test.csv", "--workers", "0", "--device", "cpu", "--quiet"]
     for name, method in (("joint", head), ("each", f"{{name: two_streams, method: {head}}}")):
-        given = [*settings, "steps=1", f"output={tmp_path}/{name}", f"method={method}"]
-        checkpoint = str(train(load_run("configs/toy/two_streams.yaml", given)))
+        overrides = [*settings, "steps=1", f"output={tmp_path}/{name}", f"method={method}"]
+        checkpoint = str(train(load_run("configs/toy/two_streams.yaml", overrides)))
         subject = load_subject(checkpoint, {"device": "cpu", "stream": "rgb"})
         assert subject.classes == (8 if name == "each" else 0)
         assert load_subject(checkpoint, {"device": "cpu"}).classes == 8
@@ -143,12 +143,12 @@ def test_a_run_with_tracks_of_a_stream(settings, digits, tmp_path):
     small.write_text("path\n" + "".join(f"{name}\n" for name in videos.names[:8]))
     (tmp_path / "root.txt").write_text(f"{videos.root}\n")
     streams = "{rgb: {name: resnet3d18, width: 4}, other: {name: resnet3d18, width: 4}}"
-    given = [*settings, "steps=2", f"data.train={small}", f"output={tmp_path}/run", f"data.sampler={sampler}"]
-    given += [
+    overrides = [*settings, "steps=2", f"data.train={small}", f"output={tmp_path}/run", f"data.sampler={sampler}"]
+    overrides += [
         f"method={{name: two_streams, tracks: other, method: {inner}}}",
         f"tracks={{refresh: 1.0, tracker: {TRACKER}}}",
     ]
-    train(load_run("configs/toy/two_streams.yaml", [*given, f"backbone={{name: two_streams, streams: {streams}}}"]))
+    train(load_run("configs/toy/two_streams.yaml", [*overrides, f"backbone={{name: two_streams, streams: {streams}}}"]))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"rgb.tracked", "other.tracked"} <= lines[-1].keys()
     assert (tmp_path / "run" / "tracks").is_dir()
@@ -167,8 +167,8 @@ def test_a_stream_without_named_layers_has_a_map_too():
 
 
 def test_a_run_that_is_measured_on_a_layer_of_a_stream(settings, query, tmp_path):
-    given = [*settings, "steps=1", f"output={tmp_path}/run", "evaluate.layer=rgb.layer3"]
-    run = str(train(load_run("configs/toy/two_streams.yaml", given)))
+    overrides = [*settings, "steps=1", f"output={tmp_path}/run", "evaluate.layer=rgb.layer3"]
+    run = str(train(load_run("configs/toy/two_streams.yaml", overrides)))
     options = {"device": "cpu", "workers": 0}
     whole = vidssl.extract(run, query, **options).x
     for more in ({"stream": "rgb"}, {"stream": "rgb", "layer": "rgb.layer3"}, {"stream": "rgb", "layer": "layer3"}):
@@ -184,17 +184,17 @@ def test_a_run_that_is_measured_on_a_layer_of_a_stream(settings, query, tmp_path
 
 def test_a_backbone_is_saved_with_the_config_that_it_was_built_from(subject, run_folder, tmp_path):
     one = subject.backbone.stream("differences")
-    given = {"width": 8, "zero_init": False}
+    passed = {"width": 8, "zero_init": False}
     cfg = tmp_path / "one.yaml"
-    cfg.write_text(dump(load_run("configs/toy/sce.yaml", [f"backbone={json.dumps({'name': 'resnet3d18', **given})}"])))
+    cfg.write_text(dump(load_run("configs/toy/sce.yaml", [f"backbone={json.dumps({'name': 'resnet3d18', **passed})}"])))
     with pytest.raises(ConfigError, match="gives other features than the backbone resnet3d18 of the config"):
         vidssl.save_backbone(one, tmp_path / "one.safetensors", cfg=cfg)
     assert not (tmp_path / "one.safetensors").exists()
     vidssl.save_backbone(subject.backbone.stream("rgb"), tmp_path / "rgb.safetensors", cfg=cfg)
     clips = torch.rand(2, 3, 4, 32, 32)
     with torch.no_grad():
-        found = vidssl.load_backbone(tmp_path / "rgb.safetensors")(clips)
-        torch.testing.assert_close(found, subject.backbone.stream("rgb")(clips))
+        actual = vidssl.load_backbone(tmp_path / "rgb.safetensors")(clips)
+        torch.testing.assert_close(actual, subject.backbone.stream("rgb")(clips))
 
 
 def test_remedies_fit_two_streams(run_folder, settings, tmp_path, caplog):

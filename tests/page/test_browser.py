@@ -460,10 +460,10 @@ def test_the_points_are_where_the_features_are_in_the_colours_of_the_legend(open
     page = open_map()
     shown = legend(page)
     assert {name: count for name, (_, count) in shown.items()} == {"<b>Walk</b>": 3, LONG: 3, "no value": 4}
-    for found, record in zip(pixels(page, at(page, *range(10))), POINTS, strict=True):
+    for actual, record in zip(pixels(page, at(page, *range(10))), POINTS, strict=True):
         name = {-1: "no value", 0: "<b>Walk</b>", 1: LONG}[record.label]
-        wanted = [int(number) for number in re.findall(r"\d+", shown[name][0])]
-        assert found[3] > 200 and np.abs(np.array(found[:3]) - wanted).max() <= 3
+        expected = [int(number) for number in re.findall(r"\d+", shown[name][0])]
+        assert actual[3] > 200 and np.abs(np.array(actual[:3]) - expected).max() <= 3
     assert pixels(page, at(page, 0.5, 3.5)) == [[0, 0, 0, 0]] * 2  # between the points
 
 

@@ -82,8 +82,8 @@ def test_the_file_holds_the_pictures_and_appears_whole(tmp_path):
     write_mp4(tmp_path / "deep" / "a.mp4", iter(pictures), 29.97)
     with open_video(tmp_path / "deep" / "a.mp4") as video:
         assert video.meta.num_frames == 6 and video.meta.fps == pytest.approx(29.97, abs=0.01)
-        found = video.frames(range(6))
-    assert np.abs(found.mean(axis=(1, 2, 3)) - [40 + 20 * n for n in range(6)]).max() < 4
+        written = video.frames(range(6))
+    assert np.abs(written.mean(axis=(1, 2, 3)) - [40 + 20 * n for n in range(6)]).max() < 4
 
     def fail():
         yield pictures[0]

@@ -33,12 +33,12 @@ def draw_image(height=96, width=128, seed=0):
 
 def test_the_object_is_among_the_boxes_in_pixels_of_the_frame():
     for height, width in ((96, 128), (180, 240)):  # searched smaller and larger than they are
-        found = propose(draw_image(height, width), Search(short_side=120))
+        actual = propose(draw_image(height, width), Search(short_side=120))
         truth = np.array(
             [width / 2 - width // 8, height / 2 - height // 4, width / 2 + width // 8, height / 2 + height // 4]
         )
-        assert np.abs(found - truth).max(axis=1).min() <= 3
-        assert found.dtype == np.float32 and found.min() >= 0 and (found <= [width, height, width, height]).all()
+        assert np.abs(actual - truth).max(axis=1).min() <= 3
+        assert actual.dtype == np.float32 and actual.min() >= 0 and (actual <= [width, height, width, height]).all()
 
 
 @pytest.mark.parametrize("mode", ["fast", "quality"])
@@ -50,19 +50,19 @@ def test_30_the_order_is_canonical(mode):
     first, second = engine.process(), engine.process()
     assert not np.array_equal(first, second)  # what is to be mended: OpenCV's order is random
     search = Search(short_side=96, mode=mode, limit=20)
-    found = propose(image, search)
-    assert len(found) == 20
-    np.testing.assert_array_equal(found, propose(image, search))
-    area = np.prod(found[:, 2:] - found[:, :2], axis=1)
-    assert (np.diff(area) <= 0).all() and len(np.unique(found, axis=0)) == 20
+    proposals = propose(image, search)
+    assert len(proposals) == 20
+    np.testing.assert_array_equal(proposals, propose(image, search))
+    area = np.prod(proposals[:, 2:] - proposals[:, :2], axis=1)
+    assert (np.diff(area) <= 0).all() and len(np.unique(proposals, axis=0)) == 20
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (8, 400), (400, 8), (2, 2000)])
 def test_30_tiny_or_elongated_frames_have_regions(size):
     image = generator(1).integers(0, 256, (*size, 3), dtype=np.uint8)
-    found = propose(image, Search())
-    assert len(found) >= 1 and (found[:, 2:] > found[:, :2]).all()
-    assert (found >= 0).all() and (found <= [size[1], size[0], size[1], size[0]]).all()
+    proposals = propose(image, Search())
+    assert len(proposals) >= 1 and (proposals[:, 2:] > proposals[:, :2]).all()
+    assert (proposals >= 0).all() and (proposals <= [size[1], size[0], size[1], size[0]]).all()
     np.testing.assert_array_equal(propose(np.zeros_like(image), Search()), [[0, 0, size[1], size[0]]])
 
 
@@ -110,9 +110,9 @@ def test_without_adapt_the_boxes_are_those_of_opencv(mode):
     expected = engine.process().astype(np.float32)
     expected[:, 2:] += expected[:, :2]
     every = {"limit": 100_000, "smallest": 0.0, "largest": 1.0, "ratio": None}
-    found = propose(image, Search(short_side=96, mode=mode, scale=120, adapt=False, **every))
-    assert {tuple(box) for box in found.tolist()} == {tuple(box) for box in (2 * expected).tolist()}
-    assert len(propose(image, Search(short_side=96, mode=mode, scale=120, **every))) > 1.3 * len(found)
+    proposals = propose(image, Search(short_side=96, mode=mode, scale=120, adapt=False, **every))
+    assert {tuple(box) for box in proposals.tolist()} == {tuple(box) for box in (2 * expected).tolist()}
+    assert len(propose(image, Search(short_side=96, mode=mode, scale=120, **every))) > 1.3 * len(proposals)
 
 
 def test_adapt_finds_small_objects_of_large_frames():
@@ -140,10 +140,10 @@ def test_keep_first_is_the_papers_choice():
     ranked = engine.process().astype(float)
     ranked[:, 2:] += ranked[:, :2]
     assert len(ranked) > 60 and {tuple(box) for box in ranked.tolist()} == whole
-    found = propose(image, Search(short_side=96, limit=40, keep="first", **every))
-    assert {tuple(box) for box in found.tolist()} == {tuple(box) for box in ranked[:40].tolist()}
-    np.testing.assert_array_equal(found, propose(image, Search(short_side=96, limit=40, keep="first", **every)))
-    area = np.prod(found[:, 2:] - found[:, :2], axis=1)
+    proposals = propose(image, Search(short_side=96, limit=40, keep="first", **every))
+    assert {tuple(box) for box in proposals.tolist()} == {tuple(box) for box in ranked[:40].tolist()}
+    np.testing.assert_array_equal(proposals, propose(image, Search(short_side=96, limit=40, keep="first", **every)))
+    area = np.prod(proposals[:, 2:] - proposals[:, :2], axis=1)
     assert (np.diff(area) <= 0).all()
 
 
@@ -159,19 +159,19 @@ def test_a_missing_ximgproc_names_the_wheel(monkeypatch):
 
 def write_some(path, key, seed=0):
     rng = generator(seed)
-    found = [rng.uniform(0, 9, (n, 4)).astype(np.float32) for n in (3, 1, 5)]
-    write_proposals(path, key, np.array([4, 6, 9]), found)
-    return found
+    actual = [rng.uniform(0, 9, (n, 4)).astype(np.float32) for n in (3, 1, 5)]
+    write_proposals(path, key, np.array([4, 6, 9]), actual)
+    return actual
 
 
 def test_proposals_are_read_back_from_beside_the_tracks(tmp_path):
     path = proposals_file(tmp_path, "a/b.mp4", VideoRecord("/videos/a/b.mp4", start=1.5, end=4))
     assert path == tmp_path / "proposals" / "a" / "b.mp4@1.500-4.000.npz"
     key = proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
-    found = write_some(path, key)
+    actual = write_some(path, key)
     read = read_proposals(path, key, np.array([4, 6, 9]))
     assert len(read) == 3
-    for one, other in zip(found, read, strict=True):
+    for one, other in zip(actual, read, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -75,8 +75,8 @@ def test_each_chunk_is_tracked_on_its_own_and_frames_count_from_the_record(folde
         with open_video(folder / "0.mp4") as video:
             frames = video.frames(5 + start + np.arange(12))
         boxes = [propose(np.ascontiguousarray(image), SEARCH) for image in frames.transpose(0, 2, 3, 1)]
-        found = Tracker(backbone, CONFIG, **ON_CPU).track(frames, boxes)
-        expected.append((start + found.frames, found.boxes, found.scores))
+        actual = Tracker(backbone, CONFIG, **ON_CPU).track(frames, boxes)
+        expected.append((start + actual.frames, actual.boxes, actual.scores))
     for n, array in enumerate((tracks.frames, tracks.boxes, tracks.scores)):
         np.testing.assert_array_equal(array, np.concatenate([each[n] for each in expected]))
     assert set(tracks.frames[tracks.track == 0]) <= set(range(12))

@@ -66,11 +66,11 @@ def test_60_frames_of_300_regions_neither_overflow_nor_underflow():
             product = product @ exact
         largest = product.amax(dim=1)
         product, log_scale = product / largest[:, None], log_scale + largest.log()
-        values, found = sums.pair(0)
-        assert bool(values.isfinite().all()) and bool(found.isfinite().all())
+        values, actual = sums.pair(0)
+        assert bool(values.isfinite().all()) and bool(actual.isfinite().all())
         np.testing.assert_allclose(values, product, rtol=1e-4, atol=1e-7)
-        np.testing.assert_allclose(found, log_scale - math.log(sums.end), rtol=1e-5, atol=1e-4)
-    assert float(found.max()) > 88 + 100 and float(found.min()) < -88 - 100  # float32 ends at 88
+        np.testing.assert_allclose(actual, log_scale - math.log(sums.end), rtol=1e-5, atol=1e-4)
+    assert float(actual.max()) > 88 + 100 and float(actual.min()) < -88 - 100  # float32 ends at 88
 
 
 def test_regions_without_a_path_have_log_scale_minus_infinity():
@@ -147,14 +147,14 @@ def test_region_features_are_means_of_layer_3_and_restore_the_mode():
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     frames = generator(4).integers(0, 256, (2, 3, 64, 96), dtype=np.uint8)
     box = np.array([[32, 0, 64, 32]], np.float32)  # of frames of twice that size: one cell of 16 pixels
-    found = Tracker(backbone, config(), CPU, [0.5], [0.25]).features(frames, [box, box], (128, 192))
+    features = Tracker(backbone, config(), CPU, [0.5], [0.25]).features(frames, [box, box], (128, 192))
     assert backbone.training
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
     pixels = torch.from_numpy(frames).float().div(255).sub(0.5).div(0.25)
     with torch.no_grad():
         maps = backbone.eval().layer3(pixels.transpose(0, 1)[None])[0]  # (C, T, 4, 6)
     for t in range(2):
-        torch.testing.assert_close(found[t][0], maps[:, t, 0, 1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(features[t][0], maps[:, t, 0, 1], rtol=1e-4, atol=1e-5)
 
 
 class Colours(Backbone):
@@ -227,9 +227,9 @@ def test_sums_keep_distant_pairs_of_the_same_object(things, overlap):
     tracks = track(Colours(), frames, boxes, chosen)
     first, last = tracks.frames[::2], tracks.frames[1::2]
     assert np.array_equal(tracks.track[::2], tracks.track[1::2])
-    wanted = {(i, j) for i in range(12) for j in range(i + 8, 12)}
-    assert set(zip(first.tolist(), last.tolist(), strict=True)) == wanted
-    assert max(np.sum((first == i) & (last == j)) for i, j in wanted) <= 4
+    expected = {(i, j) for i in range(12) for j in range(i + 8, 12)}
+    assert set(zip(first.tolist(), last.tolist(), strict=True)) == expected
+    assert max(np.sum((first == i) & (last == j)) for i, j in expected) <= 4
     assert tracks.scores.min() >= 0.5 and tracks.scores.max() == pytest.approx(1)
     colour = np.array(
         [

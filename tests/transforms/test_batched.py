@@ -54,9 +54,9 @@ def on_cpu(images: NDArray[np.uint8], clips: Sequence[Sequence[Operation]]) -> F
     return np.stack([apply(clip, operations) for clip, operations in zip(frames, clips, strict=True)])
 
 
-def errors(found: Tensor, expected: Frames) -> NDArray[np.int64]:
-    assert found.dtype == torch.uint8 and found.shape == expected.shape
-    return np.abs(found.cpu().numpy().astype(int) - expected)
+def errors(actual: Tensor, expected: Frames) -> NDArray[np.int64]:
+    assert actual.dtype == torch.uint8 and actual.shape == expected.shape
+    return np.abs(actual.cpu().numpy().astype(int) - expected)
 
 
 FACTORS = np.linspace(0, 2.5, 36)

@@ -190,14 +190,14 @@ def test_three_crops_resize_first() -> None:
 def test_imagenet_test_crop_equals_torchvisions(height: int, width: int) -> None:
     """Resize(256), CenterCrop(224). Half a pixel: torchvision takes the even side, SlowFast and this the upper one."""
     frames = noise(1, height, width)
-    found = center_crop(frames, 224, 256)
+    cut = center_crop(frames, 224, 256)
     tensor = F.resize(torch.from_numpy(frames.copy()), [256], antialias=False)
     expected = F.center_crop(tensor, [224, 224]).numpy()
-    assert np.abs(found.frames.astype(int) - expected).max() <= 1
+    assert np.abs(cut.frames.astype(int) - expected).max() <= 1
     # and which part of the frame that is
     side = 224 * min(height, width) / 256
-    assert found.window is not None
-    assert found.window[:4] == pytest.approx(((width - side) / 2, (height - side) / 2, side, side), abs=1)
+    assert cut.window is not None
+    assert cut.window[:4] == pytest.approx(((width - side) / 2, (height - side) / 2, side, side), abs=1)
 
 
 def test_crops_are_centred_along_the_shorter_side() -> None:
@@ -228,9 +228,9 @@ def test_padded_random_crops_equal_torchvisions() -> None:
 
 def test_mask_pixels_outside_of_the_frame_are_ignored() -> None:
     mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    found = Window(-1, 1, 3, 3).cut(mask, 3)
-    assert found.tolist() == [[255, 4, 5], [255, 8, 9], [255, 255, 255]]
-    assert Window(-1, 1, 3, 3, flipped=True).cut(mask, 3).tolist() == [row[::-1] for row in found.tolist()]
+    cut = Window(-1, 1, 3, 3).cut(mask, 3)
+    assert cut.tolist() == [[255, 4, 5], [255, 8, 9], [255, 255, 255]]
+    assert Window(-1, 1, 3, 3, flipped=True).cut(mask, 3).tolist() == [row[::-1] for row in cut.tolist()]
 
 
 # Windows of views against sampling the source by hand; boxes and masks in views -------------------------------
@@ -308,12 +308,12 @@ def test_masks_follow_into_the_view(flipped):
     rng = generator(15)
     mask = rng.choice(np.array([0, 1, 7, 255], np.uint8), (37, 45))
     for x, y, w, h in [(0, 0, 45, 37), (3, 5, 24, 24), (10, 2, 30, 11), (44, 36, 1, 1), (7, 0, 12, 37)]:
-        found = Window(x, y, w, h, flipped).cut(mask, SIZE)
+        cut = Window(x, y, w, h, flipped).cut(mask, SIZE)
         part = mask[y : y + h, x : x + w]
         expected = cv2.resize(part, (SIZE, SIZE), interpolation=cv2.INTER_NEAREST_EXACT)
-        assert found.dtype == np.uint8 and found.shape == (SIZE, SIZE)
-        assert np.array_equal(found, expected[:, ::-1] if flipped else expected)
-        assert not np.shares_memory(found, mask)
+        assert cut.dtype == np.uint8 and cut.shape == (SIZE, SIZE)
+        assert np.array_equal(cut, expected[:, ::-1] if flipped else expected)
+        assert not np.shares_memory(cut, mask)
 
 
 def test_a_rotated_or_sheared_view_has_no_window():

@@ -21,14 +21,14 @@ def frames():
 
 @pytest.mark.parametrize("exponent", [0.2, 2.5])
 def test_gamma_is_that_of_skimage(frames, exponent):
-    wanted = exposure.adjust_gamma(frames / 255, exponent)
-    np.testing.assert_array_equal(gamma(frames, exponent), np.rint(255 * wanted))
+    expected = exposure.adjust_gamma(frames / 255, exponent)
+    np.testing.assert_array_equal(gamma(frames, exponent), np.rint(255 * expected))
 
 
 def test_a_global_shuffle_permutes_patches_alike_in_all_frames(frames):
-    found = global_shuffle(frames, 3, generator(1))
+    shuffled = global_shuffle(frames, 3, generator(1))
     order = generator(1).permutation(9)
-    for image, shown in zip(frames, found, strict=True):
+    for image, shown in zip(frames, shuffled, strict=True):
         for to, source in enumerate(order):
             row, column, y, x = 4 * (to // 3), 4 * (to % 3), 4 * (source // 3), 4 * (source % 3)
             np.testing.assert_array_equal(shown[:, row : row + 4, column : column + 4], image[:, y : y + 4, x : x + 4])
@@ -36,13 +36,13 @@ def test_a_global_shuffle_permutes_patches_alike_in_all_frames(frames):
 
 
 def test_a_local_shuffle_permutes_the_pixels_of_each_patch(frames):
-    found = local_shuffle(frames, 3, generator(1))
-    assert (found != frames).any()
+    shuffled = local_shuffle(frames, 3, generator(1))
+    assert (shuffled != frames).any()
     orders = set()
     for row in range(0, 12, 4):
         for column in range(0, 12, 4):
             before, after = (
-                f[:, :, row : row + 4, column : column + 4].reshape(6, 16).T.tolist() for f in (frames, found)
+                f[:, :, row : row + 4, column : column + 4].reshape(6, 16).T.tolist() for f in (frames, shuffled)
             )
             order = [before.index(pixel) for pixel in after]  # a pixel is its six values, of both frames: all differ
             assert sorted(order) == list(range(16))

@@ -77,10 +77,10 @@ def compared(path, backend):
     return worst
 
 
-def check(found, backend):
-    refused = {name for name, value in found.items() if isinstance(value, str)}
-    assert refused == {*REFUSED[backend]} & {*found}  # of those that are there
-    for name, value in found.items():
+def check(actual, backend):
+    refused = {name for name, value in actual.items() if isinstance(value, str)}
+    assert refused == {*REFUSED[backend]} & {*actual}  # of those that are there
+    for name, value in actual.items():
         if isinstance(value, str):
             assert REFUSED[backend][name] in value
         else:
@@ -144,9 +144,9 @@ def test_every_frame_alone(backend, pyavs_ffmpeg):
     command = [sys.executable, __file__, backend, *map(str, EVERY)]
     done = subprocess.run(command, env=pyavs_ffmpeg, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    refused = {name for name, value in found.items() if isinstance(value, str)}
-    assert {name: value for name, value in found.items() if value and name not in refused} == {}
+    stored = json.loads(done.stdout.splitlines()[-1])
+    refused = {name for name, value in stored.items() if isinstance(value, str)}
+    assert {name: value for name, value in stored.items() if value and name not in refused} == {}
     if backend == "pyav":
         assert not refused
     if backend == "decord" and OF_BROKEN_TIME:
@@ -183,9 +183,9 @@ def test_nearly_the_same_frames_or_a_refusal_of_nvdec(write_video, tmp_path):
     own = [tmp_path / "plain.mp4", tmp_path / "b_frames.mp4"]
     for path, b_frames in zip(own, (0, 2), strict=True):
         write_video(path, np.stack(frames).astype(np.uint8), 25, "libx264", 12, b_frames)
-    found = {path.name: compared(path, "nvdec") for path in [*SMALL, *own]}
-    assert not any(isinstance(found[path.name], str) for path in own), found
-    for name, value in found.items():
+    actual = {path.name: compared(path, "nvdec") for path in [*SMALL, *own]}
+    assert not any(isinstance(actual[path.name], str) for path in own), actual
+    for name, value in actual.items():
         assert isinstance(value, str) or value <= 5, name
 
 
@@ -230,9 +230,9 @@ def no_gpu(monkeypatch):
 
 def test_nvdec_returns_the_frames_of_the_gpus_decoder(no_gpu, digits):
     path = digits / "videos/test/00000.mp4"
-    wanted = [5, 2, 5]
+    expected = [5, 2, 5]
     with open_video(path, "nvdec") as video, open_video(path) as ours:
-        np.testing.assert_array_equal(video.frames(wanted), ours.frames(wanted))
+        np.testing.assert_array_equal(video.frames(expected), ours.frames(expected))
 
 
 def test_nvdec_refuses_what_the_gpu_cannot_decode(no_gpu, digits, monkeypatch):

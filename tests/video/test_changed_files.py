@@ -79,12 +79,12 @@ def test_a_file_that_changes_while_it_is_open(files, suffix, codec, b_frames, ch
             video.frames([0])
             change(path, other)
             try:
-                found = again(video)
+                actual = again(video)
             except DecodeError as error:
                 assert str(path) in str(error) and "\n" not in str(error)
             else:
-                found = np.stack(found).transpose(0, 3, 1, 2) if isinstance(found, list) else found
-                assert any(np.array_equal(found, right[n]) for n in ([39], [20, 3], range(40)))
+                actual = np.stack(actual).transpose(0, 3, 1, 2) if isinstance(actual, list) else actual
+                assert any(np.array_equal(actual, right[n]) for n in ([39], [20, 3], range(40)))
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         os.replace(path.with_suffix(".whole"), path)
 
@@ -100,10 +100,10 @@ def test_in_a_loader_it_is_one_broken_video(tmp_path, files, write_video, number
     original = reader.open_video
 
     def opened(file, *arguments, **options):
-        found = original(file, *arguments, **options)
+        actual = original(file, *arguments, **options)
         if str(file) == str(path) and path.is_file():
             change(path, tmp_path / "other.mp4.txt")
-        return found
+        return actual
 
     monkeypatch.setattr(reader, "open_video", opened)
     sampler = Uniform(Uniform.Config(frames=4, seconds=1.5, clips=1))

@@ -21,27 +21,27 @@ def compressed(images, options, wanted=range(50)):
     return np.stack([*compress(images, wanted)]), compress.bits
 
 
-def error(found, images):
-    return np.abs(found.astype(float) - np.stack(images)).mean()
+def error(actual, images):
+    return np.abs(actual.astype(float) - np.stack(images)).mean()
 
 
 def test_quality_falls_with_the_crf(images):
     results = [compressed(images, {"crf": str(crf)}) for crf in (10, 23, 37, 51)]
-    errors, bits = [error(found, images) for found, _ in results], [size for _, size in results]
+    errors, bits = [error(outcome, images) for outcome, _ in results], [size for _, size in results]
     assert errors == sorted(errors) and bits == sorted(bits, reverse=True) and errors[0] < 8 < errors[-1]
 
 
 @pytest.mark.parametrize("rate", [128_000, 64_000, 32_000])
 def test_a_bit_rate_is_kept(images, rate):
-    found, bits = compressed(images, rate_options(rate))
-    assert found.shape == (50, 97, 129, 3)
+    actual, bits = compressed(images, rate_options(rate))
+    assert actual.shape == (50, 97, 129, 3)
     assert bits / 2 == pytest.approx(rate, rel=0.2)  # two seconds, of which the first starts with a filled buffer
 
 
 def test_only_the_wanted_frames_in_their_order(images):
     everything, _ = compressed(images, {"crf": str(23)})
-    found, _ = compressed(images, {"crf": str(23)}, wanted={3, 40, 41})
-    np.testing.assert_array_equal(found, everything[[3, 40, 41]])
+    actual, _ = compressed(images, {"crf": str(23)}, wanted={3, 40, 41})
+    np.testing.assert_array_equal(actual, everything[[3, 40, 41]])
     for n in (0, 20, 49):  # each is nearest to its own original
         distances = [np.abs(everything[n].astype(float) - image).mean() for image in images]
         assert int(np.argmin(distances)) == n

@@ -158,7 +158,7 @@ def test_8_images_that_are_refused(tmp_path):
         with pytest.raises(DecodeError, match=reason), open_video(tmp_path / name) as video:
             video.frames([0])
         faults = check_video(tmp_path / name, 1.0, 10**7, lambda: None)[1]
-        assert [found for found, _ in faults] == [kind], name
+        assert [outcome for outcome, _ in faults] == [kind], name
         assert name not in faults[0][1]
     with pytest.raises(DecodeError, match=r"No such file; did you mean 0\.png"):
         open_video(tmp_path / "0.PNG")

@@ -41,11 +41,11 @@ def packed(tmp_path, write_video, write_variable, numbered):
 
 def content(folder):
     """The frames and times of all videos."""
-    found = {}
+    decoded = {}
     for name in "abcd":
         with open_video(folder / f"{name}.mp4") as video:
-            found[name] = np.stack([*video.iter_frames()]), video.times.tolist(), video.meta.duration
-    return found
+            decoded[name] = np.stack([*video.iter_frames()]), video.times.tolist(), video.meta.duration
+    return decoded
 
 
 def equal(one, other):

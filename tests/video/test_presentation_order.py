@@ -243,6 +243,6 @@ def test_check_names_such_files_and_keeps_them(tmp_path, encoded, remux):
         remux(encoded(codec), tmp_path / name, retimed(copy))
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
     checked = check(tmp_path / "list.csv", out=tmp_path / "out")
-    found = Counter((finding.path, finding.finding) for finding in checked.findings)
-    assert found == {(name, "timestamps out of order"): 1 for name in names if name.startswith("bad")}
+    findings = Counter((finding.path, finding.finding) for finding in checked.findings)
+    assert findings == {(name, "timestamps out of order"): 1 for name in names if name.startswith("bad")}
     assert checked.kept == 3

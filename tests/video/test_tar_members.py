@@ -34,19 +34,19 @@ def test_members_equal_the_files_bit_by_bit(tmp_path, real):
         path = f"{tar}#deep/{name}"
         try:
             with open_video(real / "containers" / name) as video:
-                wanted = generator(0, n).integers(0, video.meta.num_frames, 6)
-                meta, frames = video.meta, video.frames(wanted)
+                expected = generator(0, n).integers(0, video.meta.num_frames, 6)
+                meta, frames = video.meta, video.frames(expected)
                 whole = list(video.iter_frames())
         except DecodeError as error:
             with pytest.raises(DecodeError) as caught, open_video(path) as member:
-                member.frames(wanted)
+                member.frames(expected)
                 list(member.iter_frames())
             reason = str(error).removeprefix(f"{real}/containers/{name}")
             assert str(caught.value).removeprefix(f"{tar}#deep/{name}") == reason
             continue
         with open_video(path) as member:
             assert member.meta == meta
-            np.testing.assert_array_equal(member.frames(wanted), frames)
+            np.testing.assert_array_equal(member.frames(expected), frames)
             for one, other in zip(member.iter_frames(), whole, strict=True):
                 np.testing.assert_array_equal(one, other)
         compared += 1

@@ -13,9 +13,9 @@ def run_folder(digits, made_once):
     """A run of three steps, with all its checkpoints and a classifier of the eight motions."""
 
     def make(out):
-        given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+        settings = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
         more = ["steps=3", "checkpoint.every=1", "checkpoint.keep=5", "backbone.zero_init=false"]
-        train(load_run(TOY, [*given, *more, f"output={out}/run"]))
+        train(load_run(TOY, [*settings, *more, f"output={out}/run"]))
 
     return made_once("analysed", make) / "run"
 

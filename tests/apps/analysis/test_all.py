@@ -23,8 +23,8 @@ TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 
 
 def analyze(digits, checkpoint, out, *words):
-    given = [f"{digits}/motion/test.csv", "--checkpoint", str(checkpoint), "--workers", "0", "--device", "cpu"]
-    cli.run("analyze", ["all", *given, "--out", str(out), *words])
+    arguments = [f"{digits}/motion/test.csv", "--checkpoint", str(checkpoint), "--workers", "0", "--device", "cpu"]
+    cli.run("analyze", ["all", *arguments, "--out", str(out), *words])
     return json.loads((out / "results.json").read_text()), (out / "index.html").read_text()
 
 
@@ -66,10 +66,10 @@ def test_the_page_has_every_analysis(whole):
     assert results["left_out"] == {} and results["num_videos"] == 8
     for header in (*(part.header for part in ANALYSIS_PARTS), GRADCAM):
         folder = out / header.name / ("trained" if header is GRADCAM else "")
-        found = json.loads((folder / "results.json").read_text())
-        assert found["num_videos"] == 8, header.name
+        stored = json.loads((folder / "results.json").read_text())
+        assert stored["num_videos"] == 8, header.name
         assert f'id="{header.name}"' in page and header.title in page
-        assert {key: found["protocol"][key] for key in ("clips", "crops")} == {"clips": 1, "crops": 1}, header.name
+        assert {key: stored["protocol"][key] for key in ("clips", "crops")} == {"clips": 1, "crops": 1}, header.name
         assert html.escape(results["verdicts"][header.name], quote=False).replace(" %", "\u00a0%") in page
     numbers, robust = (json.loads((out / name / "results.json").read_text()) for name in ("numbers", "robustness"))
     shared = {"R@1", "knn", "top1", "ece"} & numbers.keys()
@@ -107,8 +107,8 @@ def test_numbers_of_single_videos_have_the_means_of_results(whole):
             assert rows == [*range(8)]
             for name, values in found["per_video"].items():
                 metric, _, kind = name.partition("_")
-                wanted = found.get("groups", {}).get(kind) or found.get("severities", {}).get(kind[len("severity_") :])
-                assert mean(values) == pytest.approx(found[name] if wanted is None else wanted[metric]), name
+                needed = found.get("groups", {}).get(kind) or found.get("severities", {}).get(kind[len("severity_") :])
+                assert mean(values) == pytest.approx(found[name] if needed is None else needed[metric]), name
                 checked += 1
     assert checked > 50
 
@@ -119,7 +119,7 @@ def test_the_untrained_network_is_that_of_the_config(digits, whole, tmp_path):
     folders = {path.name for path in (out / "untrained").iterdir()}
     assert folders == {part.header.name for part in ANALYSIS_PARTS} - {"robustness"}
     assert "takes as long again: vidssl analyze all --untrained all measures it." in page
-    found = json.loads((out / "untrained" / "numbers" / "results.json").read_text())
+    stored = json.loads((out / "untrained" / "numbers" / "results.json").read_text())
     lists = [f"{out}/lists/test/test.csv", "--train-list", f"{out}/lists/train/train.csv", "--out", f"{tmp_path}/t"]
     run = [
         f"{key}={value}"
@@ -127,11 +127,11 @@ def test_the_untrained_network_is_that_of_the_config(digits, whole, tmp_path):
     ]
     words = ["--checkpoint", "random", "--cfg", str(TOY), *run, "--clips", "1", "--crops", "1", "--device", "cpu"]
     cli.run("test", [*lists, *words])
-    wanted = json.loads((tmp_path / "t" / "results.json").read_text())
-    assert {key: found[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")} == {
-        key: wanted[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")
+    expected = json.loads((tmp_path / "t" / "results.json").read_text())
+    assert {key: stored[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")} == {
+        key: expected[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")
     }
-    assert "top1" not in found
+    assert "top1" not in stored
 
 
 def test_the_untrained_network_can_be_measured_everywhere_or_left_out(digits, trained, tmp_path):
@@ -140,9 +140,9 @@ def test_the_untrained_network_can_be_measured_everywhere_or_left_out(digits, tr
     assert (out / "untrained" / "robustness" / "results.json").exists() and "Nothing can be said with 4 videos" in page
     # Results of `test`, which do not have what intervals need, are measured again.
     results = out / "numbers" / "results.json"
-    found = json.loads(results.read_text())
-    kept = found.pop("per_video")
-    results.write_text(json.dumps(found))
+    stored = json.loads(results.read_text())
+    kept = stored.pop("per_video")
+    results.write_text(json.dumps(stored))
     _, page = analyze(digits, trained, out, *list_of_few, "none")
     assert json.loads(results.read_text())["per_video"] == kept and "it was not asked for" in page
 

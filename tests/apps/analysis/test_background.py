@@ -53,10 +53,10 @@ def filled_by_hand(frame, box):
 @pytest.mark.parametrize("box", [(3, 2, 8, 7), (0, 0, 4, 5), (6, 1, 12, 9), (0, 2, 12, 6), (5, 0, 6, 9), (0, 0, 12, 9)])
 def test_boxes_are_filled_from_around(box):
     frame = generator(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-    wanted = filled_by_hand(frame, box)
+    expected = filled_by_hand(frame, box)
     fill_box(frame, box)
-    assert np.abs(frame.astype(int) - wanted).max() <= 1  # sums in another order may round differently
-    assert (frame == wanted).mean() > 0.95
+    assert np.abs(frame.astype(int) - expected).max() <= 1  # sums in another order may round differently
+    assert (frame == expected).mean() > 0.95
 
 
 def test_the_box_around_a_mask():
@@ -85,7 +85,7 @@ def test_every_version_is_that_of_a_loop(digits, kind):
     masks = [record.path for record in list_masks(digits / "masks", videos).records]
     instances = boxes if kind == "boxes" else dict(zip(paths, masks, strict=True))
     drawn = draw_backgrounds(videos, 3)
-    found = swapped(videos, instances, drawn.tolist(), ClipSettings(frames=2, sampling_rate=9), clips=2, size=48)
+    actual = swapped(videos, instances, drawn.tolist(), ClipSettings(frames=2, sampling_rate=9), clips=2, size=48)
     whole = []
     for path, mask in zip(paths, masks, strict=True):
         with open_video(path) as video, open_video(mask) as other:
@@ -94,20 +94,20 @@ def test_every_version_is_that_of_a_loop(digits, kind):
         for clip, numbers in enumerate(([0, 9], [14, 23])):
             for t, number in enumerate(numbers):
                 own = whole[n][0][number].transpose(1, 2, 0)
-                np.testing.assert_array_equal(found[n, clip, 0, t], own)
+                np.testing.assert_array_equal(actual[n, clip, 0, t], own)
                 for version in (1, 2):
                     source = drawn[n, version - 1]
                     x1, y1, x2, y2 = map(int, boxes[paths[source]][number])  # the mask has the same box
                     mx, my = (max(1, round(0.1 * side)) for side in (x2 - x1, y2 - y1))
                     hole = max(x1 - mx, 0), max(y1 - my, 0), min(x2 + mx, 48), min(y2 + my, 48)
-                    wanted = filled_by_hand(whole[source][0][number].transpose(1, 2, 0), hole)
+                    expected = filled_by_hand(whole[source][0][number].transpose(1, 2, 0), hole)
                     x1, y1, x2, y2 = map(int, boxes[paths[n]][number])
                     for y in range(48):
                         for x in range(48):
                             inside = x1 <= x < x2 and y1 <= y < y2
                             if whole[n][1][number][0, y, x] > 127 if kind == "masks" else inside:
-                                wanted[y, x] = own[y, x]
-                    assert np.abs(found[n, clip, version, t].astype(int) - wanted).max() <= 1
+                                expected[y, x] = own[y, x]
+                    assert np.abs(actual[n, clip, version, t].astype(int) - expected).max() <= 1
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def test_masks_are_found_by_path_and_have_the_size_of_the_video(digits, tmp_path
         list_masks(tmp_path, videos)
     for name in videos.names:  # folders of images, without the suffix
         (tmp_path / name).with_suffix("").mkdir(parents=True)
-    found = list_masks(tmp_path, videos)
-    assert [record.path for record in found.records] == [str(tmp_path / f"videos/test/0000{n}") for n in (0, 8)]
+    actual = list_masks(tmp_path, videos)
+    assert [record.path for record in actual.records] == [str(tmp_path / f"videos/test/0000{n}") for n in (0, 8)]
     outside = VideoList(videos.path, Records(tmp_path, [VideoRecord("../v.mp4", 0)]), ())
     with pytest.raises(DataError, match=r"\.\./v\.mp4 leaves the root"):
         list_masks(tmp_path, outside)
@@ -181,14 +181,14 @@ def test_masks_are_found_by_path_and_have_the_size_of_the_video(digits, tmp_path
 
 def measure_background(model, videos, **options):
     """Measure one network, on the CPU."""
-    (found,) = analyze_background(model, videos, workers=0, device="cpu", **options).values()
-    return found
+    (results,) = analyze_background(model, videos, workers=0, device="cpu", **options).values()
+    return results
 
 
 def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
     """From the frames of `Swaps`, which have their own test, by the classifier and by ten neighbours."""
     listed, train_list = (digits / f"motion/{name}.csv" for name in ("test", "train"))
-    found = measure_background(
+    results = measure_background(
         trained, listed, out=tmp_path / "o", train_list=train_list, boxes=digits / "boxes.csv", seed=2
     )
     options = {"workers": 0, "device": "cpu"}
@@ -219,12 +219,12 @@ def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
             if version != 1:
                 (shortcut if version else before)[:] += classes == videos.labels[drawn[n, 1]]
     for row, name in enumerate(("top1", "knn", "R@1")):
-        wanted = [*right[row], right[row, 1] - right[row, 2], shortcut[row], before[row]]
+        expected = [*right[row], right[row, 1] - right[row, 2], shortcut[row], before[row]]
         ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
-        assert [found[name + end] for end in ends] == pytest.approx(np.array(wanted) / 16), name
+        assert [results[name + end] for end in ends] == pytest.approx(np.array(expected) / 16), name
     usual = measure(trained, listed, out=tmp_path / "test", train_list=train_list, **options)
-    assert all(found[name] == pytest.approx(usual[name]) for name in ("top1", "knn", "R@1"))
-    assert (found["num_videos"], found["majority"], found["missing"]) == (16, 1 / 8, [])
+    assert all(results[name] == pytest.approx(usual[name]) for name in ("top1", "knn", "R@1"))
+    assert (results["num_videos"], results["majority"], results["missing"]) == (16, 1 / 8, [])
 
 
 @pytest.fixture(scope="module")
@@ -260,8 +260,8 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
     ]
     words += ["--cfg", str(TOY), *RANDOM, "seed={split}", "--splits", "1", "2", "--boxes", str(scenes / "boxes.csv")]
     cli.run("analyze", [*words, "--workers", "0", "--device", "cpu", "--out", "o"])
-    found = json.loads((tmp_path / "o/results.json").read_text())
-    for split in found["splits"].values():
+    stored = json.loads((tmp_path / "o/results.json").read_text())
+    for split in stored["splits"].values():
         assert [split[f"R@1{end}"] for end in ("", "_same", "_other", "_gap")] == [1, 1, 0, 1]
         assert (split["R@1_shortcut"], split["R@1_shortcut_original"]) == (1, 0)
     lines = capsys.readouterr().out.splitlines()
@@ -276,10 +276,10 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
 
 def test_masks_without_training_videos(trained, digits, tmp_path):
     """The classifier is measured alone."""
-    found = measure_background(
+    results = measure_background(
         trained, digits / "motion/test.csv", masks=digits / "masks", clips=1, out=tmp_path / "alone"
     )
-    assert "top1_other" in found and "knn" not in found
+    assert "top1_other" in results and "knn" not in results
     assert "classifier by background" in (tmp_path / "alone/index.html").read_text()
 
 

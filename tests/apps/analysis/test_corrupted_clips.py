@@ -23,11 +23,11 @@ def shown(name, severity, seed=0, clip=CLIP, settings=SETTINGS):
 @pytest.mark.parametrize("severity", [1, 3, 5])
 def test_every_corruption_shows_frames_of_the_video(name, severity):
     for seed in range(20):
-        found = shown(name, severity, seed)
-        assert len(found.indices) == 8 and found.indices.dtype == np.int64
-        assert 0 <= found.first <= found.indices.min() and found.indices.max() <= found.last < 60
-        assert name == "drop" or (found.indices != CLIP.indices).any()  # the first may lose later frames only
-        assert np.array_equal(found.indices, shown(name, severity, seed).indices)
+        actual = shown(name, severity, seed)
+        assert len(actual.indices) == 8 and actual.indices.dtype == np.int64
+        assert 0 <= actual.first <= actual.indices.min() and actual.indices.max() <= actual.last < 60
+        assert name == "drop" or (actual.indices != CLIP.indices).any()  # the first may lose later frames only
+        assert np.array_equal(actual.indices, shown(name, severity, seed).indices)
     for length in (2, 3):
         settings = ClipSettings(frames=length, sampling_rate=3)
         clip = settings.clip(META, 10, settings.span(META))
@@ -38,12 +38,12 @@ def test_every_corruption_shows_frames_of_the_video(name, severity):
 def test_freeze_repeats_the_frame_before(severity, frozen):
     places = set()
     for seed in range(20):
-        found = shown("freeze", severity, seed).indices
+        actual = shown("freeze", severity, seed).indices
         expected = CLIP.indices.copy()
-        repeated = [n for n in range(1, 8) if found[n] == found[n - 1]]
+        repeated = [n for n in range(1, 8) if actual[n] == actual[n - 1]]
         for n in repeated:
             expected[n] = expected[n - 1]
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
         assert len(repeated) == frozen
         places.add(tuple(repeated))
     assert len(places) > 1 or frozen == 7
@@ -52,9 +52,9 @@ def test_freeze_repeats_the_frame_before(severity, frozen):
 def test_drop_counts_the_stride_in_the_frames_that_are_left():
     lost = []
     for seed in range(40):
-        found, drawn = shown("drop", 3, seed).indices, generator(seed).random(49)
+        actual, drawn = shown("drop", 3, seed).indices, generator(seed).random(49)
         left = [10] + [frame for frame, number in zip(range(11, 60), drawn, strict=True) if number >= 0.5]
-        assert found.tolist() == [left[min(3 * n, len(left) - 1)] for n in range(8)]
+        assert actual.tolist() == [left[min(3 * n, len(left) - 1)] for n in range(8)]
         lost.append(1 - len(left) / 50)
     assert np.mean(lost) == pytest.approx(0.5, abs=0.05)
 
@@ -62,16 +62,16 @@ def test_drop_counts_the_stride_in_the_frames_that_are_left():
 @pytest.mark.parametrize(("severity", "displaced"), list(enumerate((2, 3, 5, 6, 8), start=1)))
 def test_shuffle_displaces_a_fraction(severity, displaced):
     for seed in range(20):
-        found = shown("shuffle", severity, seed).indices
-        assert sorted(found) == CLIP.indices.tolist() and (found != CLIP.indices).sum() == displaced
+        actual = shown("shuffle", severity, seed).indices
+        assert sorted(actual) == CLIP.indices.tolist() and (actual != CLIP.indices).sum() == displaced
 
 
 @pytest.mark.parametrize(("severity", "length"), list(enumerate((2, 3, 5, 6, 8), start=1)))
 def test_reverse_turns_one_stretch(severity, length):
     starts = set()
     for seed in range(20):
-        found, own = shown("reverse", severity, seed).indices.tolist(), CLIP.indices.tolist()
-        fitting = [n for n in range(9 - length) if own[:n] + own[n : n + length][::-1] + own[n + length :] == found]
+        actual, own = shown("reverse", severity, seed).indices.tolist(), CLIP.indices.tolist()
+        fitting = [n for n in range(9 - length) if own[:n] + own[n : n + length][::-1] + own[n + length :] == actual]
         assert len(fitting) == 1
         starts.add(fitting[0])
     assert len(starts) == min(len(starts), 9 - length) and (len(starts) > 1 or length == 8)

@@ -84,9 +84,9 @@ def test_classes_of_one_recording_are_set_beside_the_majority():
     """There is no interval of a mean over them; that all videos are below the majority says nothing then."""
     label = np.array([0] * 8 + [*range(1, 13)])
     above, below = (np.array([right] * 20, float) for right in (1, 0))
-    found = [sections(values, label, np.arange(20), "R@1")[0] for values in (above, below)]
-    assert found[0].startswith("Recognises classes: 100 % where the most frequent class gives 40 %")
-    assert "it cannot be said whether it recognises classes: 0 % where the most frequent class gives 40 %" in found[1]
+    actual = [sections(values, label, np.arange(20), "R@1")[0] for values in (above, below)]
+    assert actual[0].startswith("Recognises classes: 100 % where the most frequent class gives 40 %")
+    assert "it cannot be said whether it recognises classes: 0 % where the most frequent class gives 40 %" in actual[1]
 
 
 def test_classes_of_one_recording_are_no_part_of_the_mean_over_classes():

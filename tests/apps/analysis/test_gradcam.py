@@ -28,8 +28,8 @@ TOLD = ("data.moving_digits=null", "data.train=none.csv")
 
 def measure(model, videos, out, **options):
     """Measure one network, on the CPU."""
-    (found,) = analyze_gradcam(model, videos, out=out, **OPTIONS, **options).values()
-    return found
+    (results,) = analyze_gradcam(model, videos, out=out, **OPTIONS, **options).values()
+    return results
 
 
 def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys):
@@ -42,15 +42,15 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
     page = (tmp_path / "out/index.html").read_text()
     shown = {line.rpartition("  ")[0].strip(): line for line in lines[2:5]}
     for place, name in enumerate(("random", "run")):
-        found = json.loads((tmp_path / "out" / name / "results.json").read_text())
-        assert found["num_videos"] == len(found["videos"]) == 6 and found["cells"] == [4, 4, 4]
+        stored = json.loads((tmp_path / "out" / name / "results.json").read_text())
+        assert stored["num_videos"] == len(stored["videos"]) == 6 and stored["cells"] == [4, 4, 4]
         assert f"{name}: maps of layer2, 4 x 4 x 4 cells, for the similarity." in lines
-        masses = np.array([*found["mass_of_video"].values()])
-        assert [found["mass_in_box"], found["box_area"]] == pytest.approx(masses.mean(axis=0))
-        assert 0 < found["box_area"] < found["mass_limit"] < 1
+        masses = np.array([*stored["mass_of_video"].values()])
+        assert [stored["mass_in_box"], stored["box_area"]] == pytest.approx(masses.mean(axis=0))
+        assert 0 < stored["box_area"] < stored["mass_limit"] < 1
         for line, key in zip(shown.values(), ("mass_in_box", "box_area", "mass_limit"), strict=True):
-            assert line.split()[-2 + place] == f"{100 * found[key]:.1f}"
-        assert all(one["neighbour"] != one["path"] and -1 <= one["similarity"] <= 1 for one in found["videos"])
+            assert line.split()[-2 + place] == f"{100 * stored[key]:.1f}"
+        assert all(one["neighbour"] != one["path"] and -1 <= one["similarity"] <= 1 for one in stored["videos"])
         files = sorted((tmp_path / "out" / name / "overlays").iterdir())
         assert len(files) == 2 and all(f"{name}/overlays/{file.name}" in page for file in files)
         with av.open(str(files[0])) as video:
@@ -58,10 +58,10 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
 
 
 def test_a_class_and_untrained_stages(trained, digits, tmp_path):
-    given = {"layer": "layer3", "limit": 3, "overlays": 0, "randomize": True}
-    found = measure(trained, digits / "motion/test.csv", tmp_path, **given)
-    assert [*found["randomized"]] == ["layer4", "layer3", "layer2", "layer1", "stem"]
-    assert all(abs(value) < 0.9 for value in found["randomized"].values()) and found["target"] == "class"
+    options = {"layer": "layer3", "limit": 3, "overlays": 0, "randomize": True}
+    results = measure(trained, digits / "motion/test.csv", tmp_path, **options)
+    assert [*results["randomized"]] == ["layer4", "layer3", "layer2", "layer1", "stem"]
+    assert all(abs(value) < 0.9 for value in results["randomized"].values()) and results["target"] == "class"
     subject = one_clip(load_subject(trained, OPTIONS))
     listed = read_list(digits / "motion/test.csv")
     features = {}
@@ -71,10 +71,10 @@ def test_a_class_and_untrained_stages(trained, digits, tmp_path):
             1, -1, 1, 1, 1
         )
         with torch.no_grad():
-            wanted = subject.classify(subject.backbone(x))[0]
-        assert label == wanted.argmax() and probability == pytest.approx(wanted.max().item(), abs=1e-5)
+            expected = subject.classify(subject.backbone(x))[0]
+        assert label == expected.argmax() and probability == pytest.approx(expected.max().item(), abs=1e-5)
         features[listed.names[n]] = listed.class_name(label)
-    assert all(one["predicted"] == features[one["path"]] for one in found["videos"])
+    assert all(one["predicted"] == features[one["path"]] for one in results["videos"])
 
 
 def test_masks_follow_the_boxes_into_the_clip(trained, digits):
@@ -104,21 +104,21 @@ def test_pairs_without_a_video_that_cannot_be_read(trained, digits, tmp_path):
     names = [str(record.path) for record in listed.records[:5]]
     names[2] = str(tmp_path / "broken.mp4")
     others.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
-    given = {**OPTIONS, "batch_size": 2}
-    subject = one_clip(load_subject(trained, {**given, "allow_missing": True}))
-    found = list(pair_maps(subject, listed.rows(range(5)), read_list(others, None, True), "layer3"))
-    assert [n for n, *_ in found] == [0, 1, 3, 4]
-    for _, mine, theirs, similarity in found:  # each is beside itself
+    options = {**OPTIONS, "batch_size": 2}
+    subject = one_clip(load_subject(trained, {**options, "allow_missing": True}))
+    actual = list(pair_maps(subject, listed.rows(range(5)), read_list(others, None, True), "layer3"))
+    assert [n for n, *_ in actual] == [0, 1, 3, 4]
+    for _, mine, theirs, similarity in actual:  # each is beside itself
         assert similarity == pytest.approx(1, abs=1e-5) and np.array_equal(mine.frames, theirs.frames)
-    strict = one_clip(load_subject(trained, given))
+    strict = one_clip(load_subject(trained, options))
     with pytest.raises(DataError, match="broken"):
         list(pair_maps(strict, listed.rows(range(5)), read_list(others, None, True), "layer3"))
 
 
 def test_the_retrieval_page_shows_maps(trained, digits, tmp_path, search_page, monkeypatch):
-    given = {"gallery": digits / "motion/train.csv", "query": digits / "motion/test.csv", **OPTIONS}
-    plain = retrieval(trained, out=tmp_path / "plain", page_queries=2, page_hits=3, **given)
-    mapped = retrieval(trained, out=tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2", **given)
+    options = {"gallery": digits / "motion/train.csv", "query": digits / "motion/test.csv", **OPTIONS}
+    plain = retrieval(trained, out=tmp_path / "plain", page_queries=2, page_hits=3, **options)
+    mapped = retrieval(trained, out=tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2", **options)
     assert {**plain, "date": ""} == {**mapped, "date": ""}
     before, shown = (search_page(tmp_path / name) for name in ("plain", "mapped"))
     assert {len(hit.maps) for _, hits in before for hit in hits} == {0}
@@ -126,7 +126,7 @@ def test_the_retrieval_page_shows_maps(trained, digits, tmp_path, search_page, m
     assert len(maps) == 6 and len({*maps}) == 6 and {len(pair) for pair in maps} == {2}
     assert [[hit._replace(maps=()) for hit in hits] for _, hits in shown] == [hits for _, hits in before]
     monkeypatch.setattr("vidssl.apps.search.MAPPED_QUERIES", 1)
-    retrieval(trained, out=tmp_path / "default", page_hits=1, gradcam="layer2", **given)
+    retrieval(trained, out=tmp_path / "default", page_hits=1, gradcam="layer2", **options)
     assert (
         len(search_page(tmp_path / "default")) == 1
         and "1 of 16 queries" in (tmp_path / "default/index.html").read_text()

@@ -43,8 +43,8 @@ FEW = {"transformations": ("occlusion", "blur", "reverse"), "top_k": 5}
 
 def measure(model, videos, out, **options):
     """Measure one network."""
-    (found,) = analyze_invariance(model, videos, out=out, **options).values()
-    return found
+    (results,) = analyze_invariance(model, videos, out=out, **options).values()
+    return results
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def options():
 
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
-    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-    return train(load_run(TOY, [*given, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
+    settings = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    return train(load_run(TOY, [*settings, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
 
 
 def by_hand(options, videos):
@@ -90,19 +90,19 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
     places = {"occlusion": slice(0, 4), "blur": slice(4, 7), "reverse": slice(7, 8)}
     for variant, population in (("class", "all"), ("class", "samples"), ("goodfellow", "all")):
         asked = FEW | {"variant": variant, "population": population}
-        found = analyze_invariance("random", path, out=tmp_path / variant / population, **asked, **options)
-        results = found["random"]
+        measured = analyze_invariance("random", path, out=tmp_path / variant / population, **asked, **options)
+        results = measured["random"]
         for name, place in places.items():
-            given = {"top_k": 5, "population": population}
+            arguments = {"top_k": 5, "population": population}
             if variant == "class":
-                wanted = class_invariance(features, versions[:, place], labels, **given)
+                expected = class_invariance(features, versions[:, place], labels, **arguments)
             else:
-                wanted = firing_invariance(features, versions[:, place], **given)
+                expected = firing_invariance(features, versions[:, place], **arguments)
             # Rounding may move a value across a threshold: one version in so many.
-            assert results[f"invariance_{name}"] == pytest.approx(wanted.score, abs=0.02 * wanted.ceiling)
+            assert results[f"invariance_{name}"] == pytest.approx(expected.score, abs=0.02 * expected.ceiling)
             details = results["details"][name]
-            assert (details["versions"], details["unchanged_versions"]) == (wanted.versions, 0)
-            assert details["ceiling"] == wanted.ceiling
+            assert (details["versions"], details["unchanged_versions"]) == (expected.versions, 0)
+            assert details["ceiling"] == expected.ceiling
         scores = [results[f"invariance_{name}"] for name in places]
         assert results["invariance_mean"] == pytest.approx(np.mean(scores))
     assert results["invariance_unchanged"] == pytest.approx(results["invariance_ceiling"])  # of goodfellow
@@ -110,10 +110,10 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
 
 def test_what_is_written(options, checkpoint, digits, tmp_path):
     path, out = digits / "motion/test.csv", tmp_path / "out"
-    found = analyze_invariance(["random", checkpoint], path, out=out, **FEW, **options)
-    assert list(found) == ["random", "trained"]
+    measured = analyze_invariance(["random", checkpoint], path, out=out, **FEW, **options)
+    assert list(measured) == ["random", "trained"]
     page = (out / "index.html").read_text()
-    for name, results in found.items():
+    for name, results in measured.items():
         written = json.loads((out / name / "results.json").read_text())
         assert written == results
         numbers = {key for key, value in written.items() if isinstance(value, float)}
@@ -126,14 +126,14 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert written["measure"]["transformations"]["blur"] == [1 / 80, 1 / 40, 1 / 20]
         assert written["versions"].keys() == {"vidssl", "torch"}
         assert f"{results['invariance_blur']:.2f}" in page
-    assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
-    lines = found.text.splitlines()
+    assert measured["trained"]["checkpoint"]["step"] == 2 and measured["random"]["checkpoint"]["path"] == "random"
+    lines = measured.text.splitlines()
     assert lines[0] == "16 videos; 1 clip x 1 crop of 24²; 16 clips; the 5 best of 64 units"
     assert lines[1].split() == ["Invariance", "score", "random", "trained"]
     rows = {"unchanged": "unchanged", "partly covered (occlusion)": "occlusion", "blurred (blur)": "blur"}
     rows |= {"reversed (reverse)": "reverse", "mean of the changes": "mean", "shuffled labels": "shuffled"}
     for line, (title, name) in zip(lines[2:8], rows.items(), strict=True):
-        values = [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
+        values = [f"{results[f'invariance_{name}']:.2f}" for results in measured.values()]
         assert line.startswith(title) and line.split()[-2:] == values
 
 
@@ -160,9 +160,9 @@ def test_the_command(digits, tmp_path, capsys):
     ],
 )
 def test_mistakes_are_one_line(words, message, digits, tmp_path, capsys):
-    given = [f"{digits}/motion/test.csv", "--checkpoint", "random", "--cfg", str(TOY), *TOLD]
+    arguments = [f"{digits}/motion/test.csv", "--checkpoint", "random", "--cfg", str(TOY), *TOLD]
     with pytest.raises(SystemExit) as end:
-        cli.guarded(lambda: cli.run("analyze", ["invariance", *given, "--out", f"{tmp_path}/out", *words]))
+        cli.guarded(lambda: cli.run("analyze", ["invariance", *arguments, "--out", f"{tmp_path}/out", *words]))
     printed = capsys.readouterr()
     assert end.value.code == 2 and message in printed.err.splitlines()[-1] and not printed.out
     assert not (tmp_path / "out").exists()
@@ -171,16 +171,16 @@ def test_mistakes_are_one_line(words, message, digits, tmp_path, capsys):
 def test_left_out_transformations_are_named(options, digits, tmp_path):
     path, sampler = digits / "motion/test.csv", "{name: random, frames: 1, sampling_rate: 1}"
     one = options | {"settings": (*TOLD, f"data.sampler={sampler}")}
-    found = measure("random", path, tmp_path / "out", top_k=5, **one)
-    assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
-    assert "invariance_reverse" not in found and "invariance_gap" in found
-    notes = invariance_section(Evidence({"random": found})).notes
+    results = measure("random", path, tmp_path / "out", top_k=5, **one)
+    assert set(results["left_out"]) == {"shift", "speed", "reverse", "instance"}
+    assert "invariance_reverse" not in results and "invariance_gap" in results
+    notes = invariance_section(Evidence({"random": results})).notes
     assert "not measured: speed (a clip of one frame has no motion)" in notes
     asked = {"transformations": ("instance", "gap"), "top_k": 5, "boxes": digits / "boxes.csv"}
-    found = measure("random", path, tmp_path / "boxes", **asked, **options)
-    assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
+    results = measure("random", path, tmp_path / "boxes", **asked, **options)
+    assert results["details"]["instance"]["versions"] == 48 and "invariance_instance" in results
     # Of 24 frames no clip has room for most of the gaps.
-    gap = found["details"].get("gap", {"unchanged_versions": 64})
+    gap = results["details"].get("gap", {"unchanged_versions": 64})
     assert gap["unchanged_versions"] >= 48
 
 
@@ -234,29 +234,29 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
 
 def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
     """The config and its seed are for the untrained one; the others bring their own."""
-    given = {**FEW, **options, "settings": (*TOLD, "seed={split}")}
+    arguments = {**FEW, **options, "settings": (*TOLD, "seed={split}")}
     path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
     for name in names:
         shutil.copy(checkpoint, name)
     several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = analyze_invariance(several, path, out=tmp_path / "out", splits=(3, 4), **given)
-    trained, untrained = found.values()
+    results = analyze_invariance(several, path, out=tmp_path / "out", splits=(3, 4), **arguments)
+    trained, untrained = results.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
-    own = {name: value for name, value in given.items() if name not in ("cfg", "settings")}
+    own = {name: value for name, value in arguments.items() if name not in ("cfg", "settings")}
     for name, value in measure(checkpoint, path, tmp_path / "1", **own).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
     with pytest.raises(ConfigError, match="all splits would be the same"):
-        analyze_invariance([checkpoint, "random"], path, out=tmp_path / "same", splits=(3, 4), **given)
+        analyze_invariance([checkpoint, "random"], path, out=tmp_path / "same", splits=(3, 4), **arguments)
     with pytest.raises(ConfigError, match=r"name the splits or seeds: splits=N"):
-        measure("random", path, tmp_path / "unsplit", **given)
+        measure("random", path, tmp_path / "unsplit", **arguments)
 
 
 def test_there_is_no_mean_of_different_transformations():
     def results(**scores):
         numbers = {f"invariance_{name}": score for name, score in scores.items()}
-        given = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
+        options = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
         protocol = {"clips": 1, "crops": 1, "size": 32 if "reverse" in scores else 24}
-        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, "protocol": protocol, **given}
+        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, "protocol": protocol, **options}
 
     clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
     frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}
@@ -300,24 +300,24 @@ def test_recordings_exchange_their_labels(monkeypatch):
 
     monkeypatch.setattr(module, "class_invariance", scored)
     x = generator(0).normal(size=(12, 5)).astype(np.float32)
-    found = shuffled_scores(clips(x), VIDEOS, Invariance(top_k=2), GROUPS, 20)
-    assert len(found) == 20 and len({*found}) > 10
-    for labels, score in zip(seen, found, strict=True):
+    scores = shuffled_scores(clips(x), VIDEOS, Invariance(top_k=2), GROUPS, 20)
+    assert len(scores) == 20 and len({*scores}) > 10
+    for labels, score in zip(seen, scores, strict=True):
         assert np.bincount(labels).tolist() == [4, 5, 3]  # classes keep their sizes
         pairs = [tuple(labels[group == GROUPS]) for group in (0, 2, 5)]
         assert sorted(pairs) == [(0, 0), (1, 1), (2, 2)]  # recordings stay together
-        wanted = class_invariance(x, x[:, None], labels, top_k=2, population="samples").score
-        assert score == pytest.approx(wanted)
+        expected = class_invariance(x, x[:, None], labels, top_k=2, population="samples").score
+        assert score == pytest.approx(expected)
     assert any(tuple(labels) != tuple(LABELS) for labels in seen)
-    assert found == shuffled_scores(clips(x), VIDEOS, Invariance(top_k=2), GROUPS, 20)
+    assert scores == shuffled_scores(clips(x), VIDEOS, Invariance(top_k=2), GROUPS, 20)
 
 
 def test_units_that_know_the_classes_are_above_all_of_them():
     rng = generator(1)
     x = (np.eye(3)[LABELS] + 0.2 * rng.random((12, 3))).astype(np.float32)
-    found = shuffled_scores(clips(x), VIDEOS, Invariance(top_k=1), np.arange(12), 39)
+    scores = shuffled_scores(clips(x), VIDEOS, Invariance(top_k=1), np.arange(12), 39)
     own = class_invariance(x, x[:, None], LABELS, top_k=1, population="samples").score
-    assert max(found) < own == pytest.approx(np.mean([3, 12 / 5, 4]))
+    assert max(scores) < own == pytest.approx(np.mean([3, 12 / 5, 4]))
 
 
 # Moved clips: their frames, and the unchanged clip where the video is too short -------------------------------
@@ -329,18 +329,18 @@ def moves(name, num_frames, settings=SETTINGS, clips=1):
     """The numbers of a clip and those of its versions; None: the clip itself came back."""
     meta = VideoMeta(num_frames, 25.0, 8, 8)
     sampler = Uniform(Uniform.Config(**settings.model_dump(), clips=clips))
-    found = []
+    distances = []
     for clip in sampler(meta, ()):
         moved = [MOVES[name].apply(settings, meta, clip, amount) for amount in MOVES[name].amounts]
         for other in moved:
             assert other is clip or (other.indices.min() >= 0 and other.indices.max() < num_frames)
-        found.append(
+        distances.append(
             (
                 clip.indices.tolist(),
                 [None if np.array_equal(m.indices, clip.indices) else m.indices.tolist() for m in moved],
             )
         )
-    return found if clips > 1 else found[0]
+    return distances if clips > 1 else distances[0]
 
 
 def test_shift_moves_by_fractions_of_the_span():

@@ -33,17 +33,17 @@ def applied(kind, frames, amount):
 
 @pytest.mark.parametrize("name", PIXEL_CORRUPTIONS)
 def test_every_corruption_keeps_the_contract(name, frames):
-    kind, before, found = PIXEL_CORRUPTIONS[name], frames.copy(), []
+    kind, before, drawn = PIXEL_CORRUPTIONS[name], frames.copy(), []
     for amount in kind.amounts:
         changed = applied(kind, frames, amount)
         assert changed.shape == frames.shape and changed.dtype == np.uint8
         assert np.array_equal(changed, applied(kind, frames, amount))
         assert images(changed).flags.c_contiguous and not np.shares_memory(changed, frames)
-        found.append(np.abs(changed.astype(float) - frames).mean())
+        drawn.append(np.abs(changed.astype(float) - frames).mean())
     np.testing.assert_array_equal(frames, before)
-    assert all(found[1:])  # a blur of a quarter of a pixel changes no value
+    assert all(drawn[1:])  # a blur of a quarter of a pixel changes no value
     # The first severities of saturate lower it, the others raise it; moved patches are as far as other patches.
-    assert name in ("saturate", "global_shuffle") or found[0] < found[-1]
+    assert name in ("saturate", "global_shuffle") or drawn[0] < drawn[-1]
 
 
 @pytest.mark.parametrize("name", ["gaussian_noise", "shot_noise", "impulse_noise", "motion_blur", "fog", "rain"])
@@ -61,31 +61,31 @@ def large():
 
 
 def test_gaussian_noise_is_that_of_skimage(large):
-    found = corruptions.gaussian_noise(large, 0.08, generator(0)) / 255
-    wanted = util.random_noise(large / 255, "gaussian", var=0.08**2, rng=0)
-    assert found.mean() == pytest.approx(wanted.mean(), abs=1e-3) and found.std() == pytest.approx(
-        wanted.std(), rel=0.01
+    actual = corruptions.gaussian_noise(large, 0.08, generator(0)) / 255
+    expected = util.random_noise(large / 255, "gaussian", var=0.08**2, rng=0)
+    assert actual.mean() == pytest.approx(expected.mean(), abs=1e-3) and actual.std() == pytest.approx(
+        expected.std(), rel=0.01
     )
-    assert (found[0] != found[1]).any()  # other noise in each frame
+    assert (actual[0] != actual[1]).any()  # other noise in each frame
 
 
 def test_shot_noise_is_poisson(large):
-    found = corruptions.shot_noise(large, 12, generator(0)) / 255
-    assert found.mean() == pytest.approx(100 / 255, abs=2e-3)
-    assert found.var() == pytest.approx(100 / 255 / 12, rel=0.02)  # the variance of photons is their mean
-    assert len(np.unique(found)) <= 13  # whole photons, clipped at white
+    actual = corruptions.shot_noise(large, 12, generator(0)) / 255
+    assert actual.mean() == pytest.approx(100 / 255, abs=2e-3)
+    assert actual.var() == pytest.approx(100 / 255 / 12, rel=0.02)  # the variance of photons is their mean
+    assert len(np.unique(actual)) <= 13  # whole photons, clipped at white
 
 
 def test_impulse_noise_is_that_of_skimage(large):
-    found = corruptions.impulse_noise(large, 0.17, generator(0))
-    wanted = np.rint(255 * util.random_noise(large / 255, "s&p", amount=0.17, rng=0))
+    actual = corruptions.impulse_noise(large, 0.17, generator(0))
+    expected = np.rint(255 * util.random_noise(large / 255, "s&p", amount=0.17, rng=0))
     for value in (0, 100, 255):
-        assert (found == value).mean() == pytest.approx((wanted == value).mean(), abs=0.004)
+        assert (actual == value).mean() == pytest.approx((expected == value).mean(), abs=0.004)
 
 
 def test_gaussian_blur_is_that_of_scipy(frames):
-    wanted = ndimage.gaussian_filter(frames.astype(float), (0, 0, 1.5, 1.5), mode="mirror", truncate=4)
-    assert np.abs(corruptions.blur_corruption(frames, 6) - wanted).max() <= 1  # 6 of 224 are 1.5 of 56
+    expected = ndimage.gaussian_filter(frames.astype(float), (0, 0, 1.5, 1.5), mode="mirror", truncate=4)
+    assert np.abs(corruptions.blur_corruption(frames, 6) - expected).max() <= 1  # 6 of 224 are 1.5 of 56
 
 
 def test_defocus_blur_is_a_disk(frames):
@@ -97,16 +97,16 @@ def test_defocus_blur_is_a_disk(frames):
     assert spread[inside].min() >= 1 and spread[np.hypot(rows, columns) > 8.6].max() == 0
     assert spread[inside].max() - spread[inside].min() <= 1  # even
     disk = np.clip(2.5 + 0.5 - np.hypot(*np.mgrid[-3:4, -3:4]), 0, 1)
-    wanted = ndimage.convolve(frames.astype(float), (disk / disk.sum())[None, None], mode="mirror")
-    assert np.abs(corruptions.defocus_blur(frames, 10) - wanted).max() <= 1
+    expected = ndimage.convolve(frames.astype(float), (disk / disk.sum())[None, None], mode="mirror")
+    assert np.abs(corruptions.defocus_blur(frames, 10) - expected).max() <= 1
 
 
 def test_motion_blur_is_the_mean_of_shifted_frames(frames):
     degrees = generator(5).uniform(-45, 45)
     at = np.linspace(-3.75, 3.75, 41)  # 30 of 224 pixels are 7.5 of 56
     shifts = [(0, 0, t * np.sin(np.radians(degrees)), t * np.cos(np.radians(degrees))) for t in at]
-    wanted = np.mean([ndimage.shift(frames.astype(float), by, order=1, mode="mirror") for by in shifts], axis=0)
-    assert np.abs(corruptions.motion_blur(frames, 30, generator(5)) - wanted).max() <= 1.5
+    expected = np.mean([ndimage.shift(frames.astype(float), by, order=1, mode="mirror") for by in shifts], axis=0)
+    assert np.abs(corruptions.motion_blur(frames, 30, generator(5)) - expected).max() <= 1.5
     kernel = line_kernel(7.0, 0.0)
     assert np.count_nonzero(kernel.sum(axis=1) > 1e-9) == 1  # horizontal
 
@@ -115,27 +115,27 @@ def test_fog_is_the_formula_of_imagenet_c(frames):
     layer = fog_layer(SIDE, SIDE, 1.5, generator(2))
     assert layer.min() == 0 and layer.max() == 1
     x = images(frames) / 255
-    wanted = np.clip((x + 2.5 * layer[..., None]) * x.max() / (x.max() + 2.5), 0, 1)
-    assert np.abs(images(corruptions.fog(frames, (2.5, 1.5), generator(2))) - 255 * wanted).max() <= 1
+    expected = np.clip((x + 2.5 * layer[..., None]) * x.max() / (x.max() + 2.5), 0, 1)
+    assert np.abs(images(corruptions.fog(frames, (2.5, 1.5), generator(2))) - 255 * expected).max() <= 1
     details = [np.abs(np.diff(fog_layer(SIDE, SIDE, decay, generator(2)))).mean() for decay in (1.4, 2.0, 3.0)]
     assert details[0] > details[1] > details[2]
 
 
 def test_the_layer_of_fog_is_a_sum_of_noise_on_finer_and_finer_grids():
-    rng, wanted = generator(2), np.zeros((40, 56))
+    rng, expected = generator(2), np.zeros((40, 56))
     for octave in (1, 2, 3, 4, 5):  # 2 to 32 cells, fewer than the 56 pixels
         cells = 2**octave + 1
-        rows, columns = ((np.arange(side) + 0.5) * cells / side - 0.5 for side in wanted.shape)  # centres of pixels
+        rows, columns = ((np.arange(side) + 0.5) * cells / side - 0.5 for side in expected.shape)  # centres of pixels
         noise = rng.random((cells, cells), np.float32)
         places = np.meshgrid(rows, columns, indexing="ij")
-        wanted += 1.5**-octave * ndimage.map_coordinates(noise, places, order=1, mode="nearest")
-    wanted = (wanted - wanted.min()) / np.ptp(wanted)
-    np.testing.assert_allclose(fog_layer(40, 56, 1.5, generator(2)), wanted, atol=1e-5)
+        expected += 1.5**-octave * ndimage.map_coordinates(noise, places, order=1, mode="nearest")
+    expected = (expected - expected.min()) / np.ptp(expected)
+    np.testing.assert_allclose(fog_layer(40, 56, 1.5, generator(2)), expected, atol=1e-5)
 
 
 def test_streaks_of_rain_are_where_their_lines_are():
     number, length, side = 12, 60, 224
-    found = images(corruptions.rain(np.zeros((1, 3, side, side), np.uint8), (number, length, 1.0), generator(4)))[
+    actual = images(corruptions.rain(np.zeros((1, 3, side, side), np.uint8), (number, length, 1.0), generator(4)))[
         0, ..., 0
     ]
     rng = generator(4)
@@ -146,19 +146,19 @@ def test_streaks_of_rain_are_where_their_lines_are():
     along = ((pixels - starts) * (ends - starts)).sum(axis=2) / ((ends - starts) ** 2).sum(axis=0)
     nearest = starts + np.clip(along, 0, 1)[:, :, None] * (ends - starts)
     distance = np.hypot(*np.moveaxis(pixels - nearest, 2, 0)).min(axis=2)
-    assert (found[distance < 0.3] > 110).all() and (found[distance > 2] == 0).all()
+    assert (actual[distance < 0.3] > 110).all() and (actual[distance > 2] == 0).all()
 
 
 def test_rain_is_bright_streaks_on_lower_contrast():
     black = np.zeros((2, 3, 112, 112), np.uint8)
-    found = images(corruptions.rain(black, (40, 60, 1.0), generator(3)))
-    assert 215 <= found.max() <= 220 and (found[0] != found[1]).any() and (found[..., 0] == found[..., 2]).all()
-    streaks, _ = ndimage.label(found[0, ..., 0] > 0, np.ones((3, 3)))
+    actual = images(corruptions.rain(black, (40, 60, 1.0), generator(3)))
+    assert 215 <= actual.max() <= 220 and (actual[0] != actual[1]).any() and (actual[..., 0] == actual[..., 2]).all()
+    streaks, _ = ndimage.label(actual[0, ..., 0] > 0, np.ones((3, 3)))
     heights = [np.ptp(np.nonzero(streaks == n)[0]) + 1 for n in range(1, streaks.max() + 1)]
     assert streaks.max() <= 40 and np.median(heights) > 20  # 60 of 224 pixels are 30 of 112
     weaker = images(corruptions.rain(black, (40, 60, 0.5), generator(3))).astype(float)
-    mean = found.mean(axis=(1, 2), keepdims=True)
-    assert np.abs(weaker - (mean + 0.5 * (found - mean))).max() <= 1
+    mean = actual.mean(axis=(1, 2), keepdims=True)
+    assert np.abs(weaker - (mean + 0.5 * (actual - mean))).max() <= 1
 
 
 def test_contrast_is_the_formula(frames):
@@ -179,11 +179,11 @@ def test_hsv_is_that_of_skimage(frames, change, amount, channel, factor, offset)
 
 def test_jpeg_is_that_of_pillow(frames):
     for quality in (25, 7):
-        for image, found in zip(images(frames), images(corruptions.jpeg(frames, quality)), strict=True):
+        for image, compressed in zip(images(frames), images(corruptions.jpeg(frames, quality)), strict=True):
             packed = io.BytesIO()
             Image.fromarray(np.ascontiguousarray(image)).save(packed, "JPEG", quality=quality)
-            wanted = np.asarray(Image.open(packed), float)
-            assert np.abs(found - wanted).mean() < 1 < np.abs(image - wanted).mean()
+            expected = np.asarray(Image.open(packed), float)
+            assert np.abs(compressed - expected).mean() < 1 < np.abs(image - expected).mean()
 
 
 def test_shuffles_take_the_largest_grid_that_divides():
@@ -191,5 +191,5 @@ def test_shuffles_take_the_largest_grid_that_divides():
     frames = np.arange(28 * 28, dtype=np.uint16).reshape(1, 1, 28, 28) // 4
     small = np.repeat(frames.astype(np.uint8), 3, axis=1)
     for change in (corruptions.global_shuffle_corruption, corruptions.local_shuffle_corruption):
-        found = change(small, 8, generator(0))  # 7 x 7 patches of 4 pixels
-        assert (found != small).any() and sorted(found.ravel()) == sorted(small.ravel())
+        actual = change(small, 8, generator(0))  # 7 x 7 patches of 4 pixels
+        assert (actual != small).any() and sorted(actual.ravel()) == sorted(small.ravel())

@@ -18,8 +18,8 @@ PROTOCOLS = [{"name": "accuracy"}, {"name": "knn", "k": 5}, {"name": "retrieval"
 
 def measure_robustness(model, out, **options):
     """Measure one network, on the CPU."""
-    (found,) = analyze_robustness(model, out=out, protocol=PROTOCOLS, device="cpu", **options).values()
-    return found
+    (results,) = analyze_robustness(model, out=out, protocol=PROTOCOLS, device="cpu", **options).values()
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def measured(trained, asked, tmp_path_factory):
 
 
 def test_clean_numbers_are_those_of_vidssl_test(trained, measured, digits, tmp_path):
-    found, _ = measured
+    results, _ = measured
     lists = {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv", "protocol": PROTOCOLS}
-    wanted = measure(trained, out=tmp_path, clips=1, crops=1, workers=0, device="cpu", **lists)
+    expected = measure(trained, out=tmp_path, clips=1, crops=1, workers=0, device="cpu", **lists)
     for name in ("top1", "top5", "mean_class", "ece", "knn", "R@1", "R@5", "chance"):
-        assert found[name] == pytest.approx(wanted[name]), name
+        assert results[name] == pytest.approx(expected[name]), name
 
 
 def test_counts_are_of_the_videos_that_were_read(trained, asked, digits, tmp_path):
@@ -49,8 +49,8 @@ def test_counts_are_of_the_videos_that_were_read(trained, asked, digits, tmp_pat
         (tmp_path / name).write_text((digits / "motion" / name).read_text())
     (tmp_path / "root.txt").write_text(f"{read_list(digits / 'motion/train.csv').root.resolve()}\n")
     few = {"corruptions": ["gamma_bright"], "severities": (1,), "train_list": tmp_path / "train.csv"}
-    found = measure_robustness(trained, tmp_path / "out", **asked | few, allow_missing=True)
-    assert found["num_train"] == 16 and [Path(gap["path"]).name for gap in found["missing_train"]] == ["none.mp4"]
+    results = measure_robustness(trained, tmp_path / "out", **asked | few, allow_missing=True)
+    assert results["num_train"] == 16 and [Path(gap["path"]).name for gap in results["missing_train"]] == ["none.mp4"]
 
 
 def test_summaries_follow_from_the_numbers_of_each_severity(measured):
@@ -73,13 +73,13 @@ def test_summaries_follow_from_the_numbers_of_each_severity(measured):
 
 
 def test_results_depend_on_the_seed_alone(trained, measured, asked, tmp_path, monkeypatch):
-    found, out = measured
+    actual, out = measured
     monkeypatch.setattr("vidssl.apps.analysis.robustness.Robustness.measure", lambda _: pytest.fail("measured again"))
-    assert measure_robustness(trained, out, **asked) == found
+    assert measure_robustness(trained, out, **asked) == actual
     monkeypatch.undo()
     less = {"corruptions": ["rain"], "severities": (4,), "workers": 1, "batch_size": 3}
     own = measure_robustness(trained, tmp_path, **asked | less)
-    of_rain = [results["corruptions"]["rain"]["severities"]["4"] for results in (found, own)]
+    of_rain = [results["corruptions"]["rain"]["severities"]["4"] for results in (actual, own)]
     assert of_rain[0].pop("amount") == of_rain[1].pop("amount") and of_rain[1] == pytest.approx(of_rain[0])
 
 
@@ -94,11 +94,11 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     assert lines[1].split() == ["kNN", "on", "corrupted", "videos,", "percent", "random", "run"]
     names = ["clean", "severity 2", "severity 5", "light", "compression", "mPC", "majority"]
     assert [line[: len(name)] for name, line in zip(names, lines[2:9], strict=True)] == names
-    found = {name: json.loads((tmp_path / "o" / name / "results.json").read_text()) for name in ("random", "run")}
+    actual = {name: json.loads((tmp_path / "o" / name / "results.json").read_text()) for name in ("random", "run")}
     keys = {"severity 5": lambda of: of["severities"]["5"]["knn"], "light": lambda of: of["groups"]["light"]["knn"]}
     for name, key in {**keys, "mPC": lambda of: of["knn_mPC"]}.items():
         (line,) = (line for line in lines[2:9] if line.startswith(name))
-        assert line.split()[-2:] == [f"{100 * key(results):.1f}" for results in found.values()]
+        assert line.split()[-2:] == [f"{100 * key(results):.1f}" for results in actual.values()]
     assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "index.html"}
     page = (tmp_path / "o/index.html").read_text()
     assert "kNN of each corruption: random, percent" in page and "h264 rate" in page
@@ -115,15 +115,15 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     ],
 )
 def test_what_is_refused(trained, digits, tmp_path, words, message):
-    given = [str(digits / "motion/test.csv"), "--checkpoint", trained, "--out", str(tmp_path / "o"), "--workers", "0"]
+    options = [str(digits / "motion/test.csv"), "--checkpoint", trained, "--out", str(tmp_path / "o"), "--workers", "0"]
     with pytest.raises(ConfigError, match=message):
-        cli.run("analyze", ["robustness", *given, *(w.replace("TRAIN", f"{digits}/motion/train.csv") for w in words)])
+        cli.run("analyze", ["robustness", *options, *(w.replace("TRAIN", f"{digits}/motion/train.csv") for w in words)])
 
 
 def test_lists_without_labels_and_help(trained, digits, tmp_path, capsys):
     words = ["--checkpoint", trained, "--out", str(tmp_path / "o"), "--workers", "0"]
-    wanted = r"robustness is that of accuracies: the videos of .* do not have one label"
-    with pytest.raises(DataError, match=wanted):
+    expected = r"robustness is that of accuracies: the videos of .* do not have one label"
+    with pytest.raises(DataError, match=expected):
         cli.run("analyze", ["robustness", f"{digits}/videos/test", *words, "--train-list", f"{digits}/videos/train"])
     with pytest.raises(SystemExit):
         cli.run("analyze", ["robustness", "--help"])

@@ -29,8 +29,8 @@ TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 def loop(x, label, groups, one, other):
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     pairs = [(a, b) for a in np.flatnonzero(label == one) for b in np.flatnonzero(label == other)]
-    found = [((unit[a] - unit[b]) ** 2).sum() for a, b in pairs if groups[a] != groups[b]]
-    return np.mean(found) if found else np.nan
+    actual = [((unit[a] - unit[b]) ** 2).sum() for a, b in pairs if groups[a] != groups[b]]
+    return np.mean(actual) if actual else np.nan
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def loop(x, label, groups, one, other):
 def test_distances_are_those_of_a_loop(groups):
     rng = generator(0)
     x, label = rng.normal(size=(30, 5)) + 0.3, np.array([0] * 12 + [1] * 9 + [3] * 8 + [4])  # no 2, one 4
-    found = class_distances(torch.from_numpy(x), torch.from_numpy(label), groups, 5)
+    distances = class_distances(torch.from_numpy(x), torch.from_numpy(label), groups, 5)
     for i in range(5):
         for j in range(5):
-            assert found[i, j].item() == pytest.approx(loop(x, label, groups, i, j), abs=1e-12, nan_ok=True)
-    assert found[2].isnan().all() and found[4, 4].isnan() and not found[4, 0].isnan()
+            assert distances[i, j].item() == pytest.approx(loop(x, label, groups, i, j), abs=1e-12, nan_ok=True)
+    assert distances[2].isnan().all() and distances[4, 4].isnan() and not distances[4, 0].isnan()
 
 
 def test_a_class_of_one_recording_has_no_distance_within():
     x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-3.0, 0.0], [-1.0, 0.0]])
-    found = class_distances(x, torch.tensor([0, 0, 1, 1]), np.array([0, 0, 1, 2]), 2)
-    assert found[0, 0].isnan() and found[1, 1] == 0 and found[0, 1] == 4
+    distances = class_distances(x, torch.tensor([0, 0, 1, 1]), np.array([0, 0, 1, 2]), 2)
+    assert distances[0, 0].isnan() and distances[1, 1] == 0 and distances[0, 1] == 4
 
 
 @pytest.mark.parametrize("chunk", [1024, 4])
@@ -61,17 +61,17 @@ def test_they_are_those_of_the_other_videos(monkeypatch, chunk):
     x = torch.from_numpy(rng.normal(size=(30, 6)).astype(np.float32) + 0.4)
     label, groups = np.arange(30) % 3, np.arange(30) // 3 // 2 * 7
     label[:6] = 4  # a class of one recording
-    found = without_recordings(x, torch.from_numpy(label), groups, 5)
+    actual = without_recordings(x, torch.from_numpy(label), groups, 5)
     for place, group in enumerate(np.unique(groups)):
         rest = torch.from_numpy(np.flatnonzero(groups != group))
-        wanted = class_numbers(x[rest], torch.from_numpy(label)[rest], groups[groups != group], [*"abcde"])
+        expected = class_numbers(x[rest], torch.from_numpy(label)[rest], groups[groups != group], [*"abcde"])
         for name in ("uniformity", "distance_within", "distance_between"):
-            assert found[name][place] == pytest.approx(wanted[name], abs=1e-6), name
+            assert actual[name][place] == pytest.approx(expected[name], abs=1e-6), name
 
 
 def test_what_is_undefined_is_nan():
-    found = without_recordings(torch.eye(2), torch.tensor([0, 1]), np.array([3, 8]), 2)
-    assert np.isnan([value for values in found.values() for value in values]).all()
+    actual = without_recordings(torch.eye(2), torch.tensor([0, 1]), np.array([3, 8]), 2)
+    assert np.isnan([value for values in actual.values() for value in values]).all()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_classes_given_to_recordings_at_random_are_not_separated(recordings, cli
         x = torch.from_numpy(x.astype(np.float32))
         names = [str(one) for one in range(int(label.max()) + 1)]
         numbers = class_numbers(x, label, groups, names)
-        found = distance_estimates({**numbers, "without_recording": without_recordings(x, label, groups, len(names))})
-        said = classes(ScoreSample(len(groups), recordings), found["ratio"], numbers["uniformity"]).verdict
+        actual = distance_estimates({**numbers, "without_recording": without_recordings(x, label, groups, len(names))})
+        said = classes(ScoreSample(len(groups), recordings), actual["ratio"], numbers["uniformity"]).verdict
         separated += said.startswith("Classes are separated")
     assert separated <= 7
 
@@ -114,8 +114,8 @@ def test_classes_of_recordings_that_differ_are_separated():
     x = rng.normal(size=(24, 16))[groups] + 0.5 * rng.normal(size=(96, 16)) + 3 * label[:, None]
     x, label = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(label)
     numbers = class_numbers(x, label, groups, ["a", "b"])
-    found = distance_estimates({**numbers, "without_recording": without_recordings(x, label, groups, 2)})
-    assert classes(ScoreSample(96, 24), found["ratio"], 1.0).verdict.startswith("Classes are separated")
+    actual = distance_estimates({**numbers, "without_recording": without_recordings(x, label, groups, 2)})
+    assert classes(ScoreSample(96, 24), actual["ratio"], 1.0).verdict.startswith("Classes are separated")
 
 
 # On real files ----------------------------------------------------------------------------------------------
@@ -123,8 +123,8 @@ def test_classes_of_recordings_that_differ_are_separated():
 
 def measure_classes(model, videos, out, **options):
     """Measure one network, on the CPU."""
-    (found,) = analyze_uniformity(model, videos, out=out, workers=0, device="cpu", **options).values()
-    return found
+    (results,) = analyze_uniformity(model, videos, out=out, workers=0, device="cpu", **options).values()
+    return results
 
 
 def read_features(checkpoint, path, out):
@@ -148,9 +148,9 @@ def test_all_checkpoints_of_a_run(run_folder, digits, tmp_path, monkeypatch, cap
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "40 videos; 2 clips x 1 crop of 32²; 40 recordings, 8 classes"
     assert lines[1].endswith("run step 1  run step 2  run step 3")
-    found = json.loads((out / "results.json").read_text())
-    assert [point["step"] for point in found["curve"]] == [1, 2, 3]
-    for point in found["curve"]:
+    stored = json.loads((out / "results.json").read_text())
+    assert [point["step"] for point in stored["curve"]] == [1, 2, 3]
+    for point in stored["curve"]:
         checkpoint = run_folder / "checkpoints" / f"step-{point['step']:08d}.pt"
         x, label = read_features(checkpoint, path, tmp_path / str(point["step"]))
         assert point["uniformity"] == pytest.approx(-np.log(np.exp(-2 * unit_pairs(x)).mean()), abs=1e-5)
@@ -162,16 +162,16 @@ def test_all_checkpoints_of_a_run(run_folder, digits, tmp_path, monkeypatch, cap
         assert point["distance_between"] == pytest.approx(unit_pairs(x, label, same=False).mean(), abs=1e-5)
         assert 0 <= point["ece"] <= 1 and point["top1"] * 40 == pytest.approx(round(point["top1"] * 40))
     values = [line.split()[-3:] for line in lines if line.startswith("distance between")]
-    assert values == [[f"{point['distance_between']:.3f}" for point in found["curve"]]]
+    assert values == [[f"{point['distance_between']:.3f}" for point in stored["curve"]]]
     page = (out / "index.html").read_text()
     assert "data:image/png" in page and all(value in page for value in values[0])
 
 
 def test_the_classifier_is_that_of_vidssl_test(trained, digits, tmp_path):
     path, checkpoint = digits / "motion/test.csv", trained
-    found = measure_classes(checkpoint, path, tmp_path / "out")
-    wanted = measure(checkpoint, path, out=tmp_path / "test", protocol=["accuracy"], workers=0, device="cpu")
-    assert (found["top1"], found["ece"]) == (wanted["top1"], wanted["ece"]) and found["left_out"] == {}
+    results = measure_classes(checkpoint, path, tmp_path / "out")
+    expected = measure(checkpoint, path, out=tmp_path / "test", protocol=["accuracy"], workers=0, device="cpu")
+    assert (results["top1"], results["ece"]) == (expected["top1"], expected["ece"]) and results["left_out"] == {}
     other = measure_classes(checkpoint, digits / "digit/test.csv", tmp_path / "other")
     assert "ece" not in other and "10 classes" in other["left_out"]["ece"]
 

@@ -92,10 +92,10 @@ def test_scores_equal_plain_loops(population, relu, monkeypatch):
 def test_a_class_without_versions_is_left_out():
     features, versions, labels, counted = drawn(relu=False)
     counted[labels == 7] = False
-    found = class_invariance(features, versions, labels, top_k=3, counted=counted)
-    assert found.classes.tolist() == [0, 3]
-    wanted, _ = class_loops(features, versions, labels, 3, counted, "all")
-    assert found.score == pytest.approx(wanted, rel=1e-12)
+    actual = class_invariance(features, versions, labels, top_k=3, counted=counted)
+    assert actual.classes.tolist() == [0, 3]
+    expected, _ = class_loops(features, versions, labels, 3, counted, "all")
+    assert actual.score == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("population", ["all", "samples"])
@@ -103,9 +103,9 @@ def test_perfect_units_score_one_over_the_frequency_of_their_class(population):
     labels = np.repeat([0, 1, 2], [2, 6, 8])
     features = np.eye(3)[labels] + generator(0).random((16, 3)) / 4  # unit y: high for y alone, otherwise any value
     versions = np.eye(3)[labels][:, None] + generator(1).random((16, 4, 3)) / 4
-    found = class_invariance(features, versions, labels, top_k=1, population=population)
-    np.testing.assert_allclose(found.of_class, [8, 16 / 6, 2], rtol=1e-12)
-    assert found.score == pytest.approx(found.ceiling) == pytest.approx(np.mean([8, 16 / 6, 2]))
+    actual = class_invariance(features, versions, labels, top_k=1, population=population)
+    np.testing.assert_allclose(actual.of_class, [8, 16 / 6, 2], rtol=1e-12)
+    assert actual.score == pytest.approx(actual.ceiling) == pytest.approx(np.mean([8, 16 / 6, 2]))
 
 
 def test_invalid_inputs():

@@ -42,12 +42,12 @@ def test_where_a_number_stands(low, high, wanted):
 
 
 def test_what_is_recognised():
-    found = recognition(MANY, score(HIGH), Beside(0.42, Estimate(0.29, 0.1, 0.48)))
-    assert found.verdict == (
+    actual = recognition(MANY, score(HIGH), Beside(0.42, Estimate(0.29, 0.1, 0.48)))
+    assert actual.verdict == (
         "Recognises classes: 71 % as a mean over classes, where 1 / classes is 17 %, 95 % interval 55 to 83; "
         "untrained network 42 % (less)."
     )
-    assert not found.open
+    assert not actual.open
     equal = recognition(MANY, score(Estimate(0.2, 0.14, 0.26)))
     assert equal.verdict == (
         "Does not recognise classes: 20 % as a mean over classes, where 1 / classes is 17 %, 95 % interval 14 to 26."
@@ -84,7 +84,7 @@ def test_the_untrained_network():
 
 def test_too_few_videos_say_nothing():
     right = Estimate(0.9)
-    found = [
+    actual = [
         recognition(FEW, score(right)),
         order(FEW, right, 0),
         robustness(FEW, score(right), right, right, Estimate(0.0), {}),
@@ -93,7 +93,7 @@ def test_too_few_videos_say_nothing():
         invariance(FEW, 5.0, {"blur": 4.9}, 2.0),
         attention(FEW, 0.9, 0.1, Estimate(0.8)),
     ]
-    for each in found:
+    for each in actual:
         assert each.open
         assert each.verdict.startswith(
             "Nothing can be said with 8 videos of 5 recordings, as 6 recordings are needed: "
@@ -113,8 +113,8 @@ def test_reversal():
 
 
 def test_classes():
-    found = classes(MANY, Estimate(1.6, 1.3, 2.0), 0.9, (1.1, "above"))
-    assert found.verdict == (
+    actual = classes(MANY, Estimate(1.6, 1.3, 2.0), 0.9, (1.1, "above"))
+    assert actual.verdict == (
         "Classes are separated: videos of different classes are 1.60 times as far apart as videos of one class, "
         "95 % interval 1.30 to 2.00; untrained network 1.10 (less separated)."
     )
@@ -127,8 +127,8 @@ def test_classes():
 
 def test_invariance():
     scores = {"blurred": 5.0, "rotated": 3.0, "reversed": 4.2}
-    found = invariance(MANY, 5.9, scores, 4.2, "; untrained network: under 1 of 3")
-    assert found.verdict == (
+    actual = invariance(MANY, 5.9, scores, 4.2, "; untrained network: under 1 of 3")
+    assert actual.verdict == (
         "Keeps its classes under 1 of 3 changes, not under rotated (3.00), reversed (4.20): unchanged clips score "
         "5.90, shuffled labels up to 4.20; untrained network: under 1 of 3."
     )
@@ -167,8 +167,8 @@ def test_robustness():
 
 def test_background():
     gap = Estimate(0.2, 0.05, 0.35)
-    found = background(MANY, score(HIGH), HIGH, Estimate(0.51), gap, Beside(-0.03, Estimate(0.23, 0.1, 0.3)))
-    assert found.verdict == (
+    actual = background(MANY, score(HIGH), HIGH, Estimate(0.51), gap, Beside(-0.03, Estimate(0.23, 0.1, 0.3)))
+    assert actual.verdict == (
         "Uses the background: 71 % right in front of the background of another video of the class, 51 % in front of "
         "one of another class, a difference of 20 points, 95 % interval 5 to 35; untrained network −3 points (less)."
     )
@@ -182,8 +182,8 @@ def test_background():
 
 
 def test_attention():
-    found = attention(MANY, 0.42, 0.18, Estimate(0.24, 0.15, 0.33), Beside(0.2, Estimate(0.22, 0.1, 0.3)))
-    assert found.verdict == (
+    actual = attention(MANY, 0.42, 0.18, Estimate(0.24, 0.15, 0.33), Beside(0.2, Estimate(0.22, 0.1, 0.3)))
+    assert actual.verdict == (
         "Looks at the instance: 42 % of the heat is in the boxes, which cover 18 % of the frame, a difference of 24 "
         "points, 95 % interval 15 to 33; untrained network 20 % (less)."
     )

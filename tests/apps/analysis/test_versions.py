@@ -50,8 +50,8 @@ class Pixels(Backbone):
 
 def encoded(videos, names, boxes=None, product=False, **options):
     """The features, the pixels (N, T, 3, S, S) and (N, V, T, 3, S, S), the places of names, and what is missing."""
-    given = {"clip": CLIP, "clips": 1, "crops": 1, "size": 24, "mean": (0.0,), "std": (1.0,), "batch_size": 3}
-    test = TestClips(**{**given, "workers": 0, **options})
+    arguments = {"clip": CLIP, "clips": 1, "crops": 1, "size": 24, "mean": (0.0,), "std": (1.0,), "batch_size": 3}
+    test = TestClips(**{**arguments, "workers": 0, **options})
     versions = versions_of(test, names, boxes)
     dataset = versions.dataset(videos, DecodeSettings(), skip=test.skips)
 
@@ -60,14 +60,14 @@ def encoded(videos, names, boxes=None, product=False, **options):
 
     backbone = Pixels(CLIP.frames, test.size, product)
     columns, missing = encode_videos(backbone, dataset, test, torch.device("cpu"), encode, "versions")
-    found = collect_trajectories(*columns)
+    actual = collect_trajectories(*columns)
     shape = (3, CLIP.frames, test.size, test.size)
-    x = np.rint(found.x).astype(np.uint8).reshape(-1, *shape).swapaxes(1, 2)
-    changed = np.rint(found.versions).astype(np.uint8).reshape(len(x), -1, *shape).swapaxes(2, 3)
+    x = np.rint(actual.x).astype(np.uint8).reshape(-1, *shape).swapaxes(1, 2)
+    changed = np.rint(actual.versions).astype(np.uint8).reshape(len(x), -1, *shape).swapaxes(2, 3)
     places = {}
     for place, (name, _) in enumerate(versions.changed):
         places.setdefault(name, []).append(place)
-    return found, x, changed, places, missing
+    return actual, x, changed, places, missing
 
 
 def test_pixels_of_every_transformation(digits, videos, monkeypatch):
@@ -76,10 +76,10 @@ def test_pixels_of_every_transformation(digits, videos, monkeypatch):
     monkeypatch.setattr(Video, "frames", lambda self, n: calls.append(self.path) or frames_of(self, n))
     videos = videos.rows(range(2))
     boxes = read_instance_boxes(digits / "boxes.csv", videos)
-    found, x, versions, places, _ = encoded(videos, tuple(TRANSFORMATIONS), boxes, clips=2)
+    actual, x, versions, places, _ = encoded(videos, tuple(TRANSFORMATIONS), boxes, clips=2)
     assert sorted(calls) == [record.path for record in videos.records]
     monkeypatch.undo()
-    assert found.index.tolist() == [0, 0, 1, 1] and [*places] == [*TRANSFORMATIONS]
+    assert actual.index.tolist() == [0, 0, 1, 1] and [*places] == [*TRANSFORMATIONS]
     for row, record in enumerate(videos.records):
         with open_video(record.path) as video:
 
@@ -91,24 +91,24 @@ def test_pixels_of_every_transformation(digits, videos, monkeypatch):
                 n = 2 * row + clip
                 np.testing.assert_array_equal(x[n], seen(numbers))
                 for name, kind in CORRUPTIONS.items():
-                    wanted = [kind.apply(seen(numbers), amount) for amount in kind.amounts]
-                    np.testing.assert_array_equal(versions[n, places[name]], np.stack(wanted))
+                    expected = [kind.apply(seen(numbers), amount) for amount in kind.amounts]
+                    np.testing.assert_array_equal(versions[n, places[name]], np.stack(expected))
                 moved = {
                     ("reverse", 0): x[n][::-1],
                     ("gap", 0): seen(numbers + (11 if clip == 0 else -11)),  # 5 after 6; 5 before 17
                     ("shift", 3): seen(numbers + 4) if clip == 0 else x[n],  # half of 7, to the even 4
                     ("speed", 3): seen([0, 6, 13] if clip == 0 else [10, 16, 23]),  # over 14 frames
                 }
-                for (name, place), wanted in moved.items():
-                    np.testing.assert_array_equal(versions[n, places[name][place]], wanted, name)
+                for (name, place), expected in moved.items():
+                    np.testing.assert_array_equal(versions[n, places[name][place]], expected, name)
                 for share, version in zip(FRACTIONS, versions[n, places["instance"]], strict=True):
                     frames = video.frames(numbers).copy()
                     for frame, number in zip(frames, numbers.tolist(), strict=True):
                         x1, y1, x2, y2 = map(int, boxes[record.path][number])
                         frame[:, y1:y2, x1 : round(x1 + share * (x2 - x1))] = GRAY
                     np.testing.assert_array_equal(version, center_crop(frames, 24).frames)
-    np.testing.assert_array_equal(found.changed, (versions != x[:, None]).any(axis=(2, 3, 4, 5)))
-    shifts = found.changed[:, places["shift"]]
+    np.testing.assert_array_equal(actual.changed, (versions != x[:, None]).any(axis=(2, 3, 4, 5)))
+    shifts = actual.changed[:, places["shift"]]
     assert shifts[0].tolist() == [False, False, True, True] and shifts[1].tolist() == [True, True, False, False]
 
 
@@ -116,22 +116,22 @@ def test_the_square_of_a_larger_short_side(videos):
     _, x, versions, places, _ = encoded(videos.rows([0]), ("blur", "reverse"), short_side=40)
     with open_video(videos.records[0].path) as video:
         first = (video.meta.num_frames - 7) // 2
-        wanted = center_crop(video.frames(first + np.array([0, 3, 6])), 24, 40).frames
-    np.testing.assert_array_equal(x[0], wanted)
-    np.testing.assert_array_equal(versions[0, places["reverse"][0]], wanted[::-1])
-    blurred = [CORRUPTIONS["blur"].apply(wanted, amount) for amount in CORRUPTIONS["blur"].amounts]
+        expected = center_crop(video.frames(first + np.array([0, 3, 6])), 24, 40).frames
+    np.testing.assert_array_equal(x[0], expected)
+    np.testing.assert_array_equal(versions[0, places["reverse"][0]], expected[::-1])
+    blurred = [CORRUPTIONS["blur"].apply(expected, amount) for amount in CORRUPTIONS["blur"].amounts]
     np.testing.assert_array_equal(versions[0, places["blur"]], np.stack(blurred))
 
 
 def test_half_precision_rounds_features(videos):
-    found, halved = (
+    actual, halved = (
         encoded(videos.rows([0]), ("reverse",), product=True, precision=precision, mean=(0.45,), std=(0.225,))[0]
         for precision in ("float32", "bfloat16")
     )
     for name in ("x", "versions"):
-        wanted = torch.from_numpy(getattr(found, name)).bfloat16().float().numpy()
-        assert not np.array_equal(getattr(found, name), wanted)
-        np.testing.assert_array_equal(getattr(halved, name), wanted)
+        expected = torch.from_numpy(getattr(actual, name)).bfloat16().float().numpy()
+        assert not np.array_equal(getattr(actual, name), expected)
+        np.testing.assert_array_equal(getattr(halved, name), expected)
 
 
 def test_a_still_video_is_not_counted(write_video, tmp_path):
@@ -140,9 +140,9 @@ def test_a_still_video_is_not_counted(write_video, tmp_path):
     frame[:, 8:20, 4:18] = 200
     write_video(tmp_path / "still.mp4", frame, gop=1, options={"qp": "0"})
     (tmp_path / "list.csv").write_text("path,label\nstill.mp4,0\n")
-    found, x, _, places, _ = encoded(read_list(tmp_path / "list.csv"), ("occlusion", "shift", "reverse"))
+    actual, x, _, places, _ = encoded(read_list(tmp_path / "list.csv"), ("occlusion", "shift", "reverse"))
     assert (x[0] == x[0, 0]).all()
-    counted = {name: found.changed[0, rows].tolist() for name, rows in places.items()}
+    counted = {name: actual.changed[0, rows].tolist() for name, rows in places.items()}
     assert all(counted["occlusion"]) and not any(counted["shift"] + counted["reverse"])
 
 
@@ -153,9 +153,9 @@ def test_broken_videos_and_workers(videos, tmp_path):
     with pytest.raises(DataError, match=r"broken\.mp4"):
         encoded(mixed, ("blur",))
     several = [encoded(mixed, ("blur", "speed"), allow_missing=True, workers=workers) for workers in (0, 1)]
-    for found, *_, missing in several:
-        assert found.index.tolist() == [0, 2] and [path for path, _ in missing] == [str(tmp_path / "broken.mp4")]
-        np.testing.assert_array_equal(found.versions, several[0][0].versions)
+    for outcome, *_, missing in several:
+        assert outcome.index.tolist() == [0, 2] and [path for path, _ in missing] == [str(tmp_path / "broken.mp4")]
+        np.testing.assert_array_equal(outcome.versions, several[0][0].versions)
     with pytest.raises(DataError, match="the only video cannot be read"):
         encoded(mixed.rows([1]), ("blur",), allow_missing=True)
 
@@ -169,13 +169,13 @@ def test_boxes_of_spans_and_of_some_frames(digits, videos, tmp_path):
     )
     boxes = read_instance_boxes(tmp_path / "boxes.csv", spans)
     assert list(boxes) == [spans.records[0].path]
-    found, x, versions, _, _ = encoded(spans, ("instance",), boxes, size=48)
+    actual, x, versions, _, _ = encoded(spans, ("instance",), boxes, size=48)
     with open_video(spans.records[0].path) as video:
-        wanted = video.frames([9, 12, 15]).copy()
-        np.testing.assert_array_equal(x[0], wanted)
-    wanted[0, :, 8:40, 4:24] = GRAY
-    np.testing.assert_array_equal(versions[0, 1], wanted)
-    assert found.changed.all()
+        expected = video.frames([9, 12, 15]).copy()
+        np.testing.assert_array_equal(x[0], expected)
+    expected[0, :, 8:40, 4:24] = GRAY
+    np.testing.assert_array_equal(versions[0, 1], expected)
+    assert actual.changed.all()
 
 
 @pytest.mark.parametrize(
@@ -243,19 +243,19 @@ def test_draws_depend_on_seed_and_row(videos):
 
 
 def test_views_are_the_corruptions_of_the_central_square(videos):
-    found = views(videos, ["gamma_dark", "reverse"])
+    actual = views(videos, ["gamma_dark", "reverse"])
     with open_video(videos.records[0].path) as video:
         (clip,) = Uniform(Uniform.Config(**dict(FOUR), clips=1))(video.meta, ())
         square = center_crop(video.frames(clip.indices), 32).frames
-    np.testing.assert_array_equal(found[ORIGINAL], square)
-    np.testing.assert_array_equal(found["gamma_dark", 4], gamma(square, 2.5))
-    np.testing.assert_array_equal(found["reverse", 4], square[::-1])
+    np.testing.assert_array_equal(actual[ORIGINAL], square)
+    np.testing.assert_array_equal(actual["gamma_dark", 4], gamma(square, 2.5))
+    np.testing.assert_array_equal(actual["reverse", 4], square[::-1])
 
 
 def test_views_are_split_by_clip_and_version(videos):
     """Views: two squares with their gamma, then the reversed versions of both clips."""
-    found, originals = views(videos, ["gamma_dark", "reverse"], severities=(5,), clips=2)
-    assert found == {ORIGINAL: (0, 2), ("gamma_dark", 4): (1, 3), ("reverse", 4): (4, 5)}
+    actual, originals = views(videos, ["gamma_dark", "reverse"], severities=(5,), clips=2)
+    assert actual == {ORIGINAL: (0, 2), ("gamma_dark", 4): (1, 3), ("reverse", 4): (4, 5)}
     assert originals == [0, 0, 2, 2, 0, 2]
 
 

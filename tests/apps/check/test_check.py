@@ -49,14 +49,14 @@ def checked(folder, rows, header="path,label", **options):
     result = check(videos, out=folder / "out", root=folder, **{"workers": 1, **options})
     with open(folder / "out/report.csv", newline="") as file:
         report = list(csv.DictReader(file))
-    found = {}
+    findings = {}
     for row in report:
         assert row["kept"] == ("yes" if row["finding"] in KEPT else "no")
         assert "\n" not in row["reason"] and str(folder) not in row["reason"]
-        found.setdefault(row["path"], []).append(row["finding"])
+        findings.setdefault(row["path"], []).append(row["finding"])
     with open(folder / "out/all.csv", newline="") as file:
         kept = [row["path"] for row in csv.DictReader(file)]
-    return found, kept, result
+    return findings, kept, result
 
 
 def remuxed(source, path):
@@ -78,8 +78,8 @@ def test_animated_images_are_named(tmp_path, suffix, caplog, monkeypatch):
     for name in ("moving", "other"):
         frames[0].save(tmp_path / f"{name}.{suffix}", save_all=True, append_images=frames[1:], duration=40)
     frames[0].save(tmp_path / f"still.{suffix}")
-    found, kept, _ = checked(tmp_path, [(f"{name}.{suffix}", 0) for name in ("still", "moving", "other")])
-    assert found == {f"moving.{suffix}": ["animated image"], f"other.{suffix}": ["animated image"]} and len(kept) == 3
+    actual, kept, _ = checked(tmp_path, [(f"{name}.{suffix}", 0) for name in ("still", "moving", "other")])
+    assert actual == {f"moving.{suffix}": ["animated image"], f"other.{suffix}": ["animated image"]} and len(kept) == 3
     for name in ("still", "moving", "other"):
         with open_video(tmp_path / f"{name}.{suffix}") as video:
             assert video.meta.num_frames == 1
@@ -243,8 +243,8 @@ def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
         ["Fime.mp4", 0],
         ["nowhere/x.mp4", 1],
     ]
-    found, kept, result = checked(tmp_path, rows)
-    assert found == {
+    findings, kept, result = checked(tmp_path, rows)
+    assert findings == {
         "handstand/v_Handstand.mp4": ["wrong case"],
         "fine.mp4": ["wrong case", "duplicate"],
         "FINE.mp4": ["wrong case", "duplicate"],
@@ -276,10 +276,10 @@ def test_5_links_that_leave_the_root_are_no_right_name(tmp_path, digits):
     (folder / "Link.mp4").symlink_to(tmp_path / "secret.mp4")
     (folder / "gone.mp4").symlink_to(tmp_path / "nowhere.mp4")
     (folder / "fine.mp4").write_bytes((tmp_path / "secret.mp4").read_bytes())
-    found, kept, _ = checked(folder, [["link.mp4", 0], ["fine.mp4", 0]])
-    assert found == {"link.mp4": ["missing"]} and kept == ["fine.mp4"]
-    found, kept, _ = checked(folder, [["link.mp4", 0], ["gone.mp4", 1]], allow_external=True)
-    assert found == {"link.mp4": ["wrong case"], "gone.mp4": ["missing"]} and kept == ["Link.mp4"]
+    findings, kept, _ = checked(folder, [["link.mp4", 0], ["fine.mp4", 0]])
+    assert findings == {"link.mp4": ["missing"]} and kept == ["fine.mp4"]
+    findings, kept, _ = checked(folder, [["link.mp4", 0], ["gone.mp4", 1]], allow_external=True)
+    assert findings == {"link.mp4": ["wrong case"], "gone.mp4": ["missing"]} and kept == ["Link.mp4"]
 
 
 def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_sound, numbered, noisy):
@@ -290,13 +290,13 @@ def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_
     rows = [[name, 0, "", ""] for name in ("one.mp4", "ten.mp4", "fifty.mp4", "sound.mp4")]
     rows += [["fifty.mp4", 1, 0.4, 0.8], ["fifty.mp4", 1, 0, 1.9], ["fifty.mp4", 1, 2.5, ""]]
     header = "path,label,start,end"
-    found, kept, _ = checked(tmp_path, rows, header)
-    assert found == {"sound.mp4": ["no video stream"], "fifty.mp4": ["span out of range"]}
+    findings, kept, _ = checked(tmp_path, rows, header)
+    assert findings == {"sound.mp4": ["no video stream"], "fifty.mp4": ["span out of range"]}
     assert kept == ["one.mp4", "ten.mp4", *3 * ["fifty.mp4"]]
-    found, kept, result = checked(tmp_path, rows, header, min_frames=11)
-    assert found["one.mp4"] == found["ten.mp4"] == ["too short"] and kept == 2 * ["fifty.mp4"]
+    findings, kept, result = checked(tmp_path, rows, header, min_frames=11)
+    assert findings["one.mp4"] == findings["ten.mp4"] == ["too short"] and kept == 2 * ["fifty.mp4"]
     assert "10 frames, the minimum is 11" in {each.reason for each in result.findings}
-    found, kept, _ = checked(tmp_path, rows, header, min_seconds=1.5)
+    findings, kept, _ = checked(tmp_path, rows, header, min_seconds=1.5)
     assert kept == ["ten.mp4", "fifty.mp4", "fifty.mp4"]  # 2 s, 2 s and 1.9 s
     assert result.files == 4  # each once, though three rows more are about one of them
 
@@ -317,8 +317,8 @@ def test_7_all_columns_are_kept(tmp_path, digits):
 
 
 def test_8_larger_frames_than_the_limit(tmp_path, digits):
-    found, kept, result = checked(tmp_path, copies(tmp_path, digits, ["small.mp4"]), max_pixels=48 * 48 - 1)
-    assert found == {"small.mp4": ["oversized"]} and kept == []
+    findings, kept, result = checked(tmp_path, copies(tmp_path, digits, ["small.mp4"]), max_pixels=48 * 48 - 1)
+    assert findings == {"small.mp4": ["oversized"]} and kept == []
     assert "48x48 is more than 2303 pixels" in result.findings[0].reason
 
 
@@ -354,8 +354,8 @@ def test_decoders_that_hang_crash_or_raise(tmp_path, digits, monkeypatch):
 
     decode_slowly(monkeypatch, deed)
     rows = copies(tmp_path, digits, ["a.mp4", "hang.mp4", "b.mp4", "crash.mp4", "odd.mp4", "slow.mp4"])
-    found, kept, result = checked(tmp_path, rows, timeout=1.0, workers=2)
-    assert found == {name: ["hangs or crashes"] for name in ("hang.mp4", "crash.mp4")} | {"odd.mp4": ["decode error"]}
+    actual, kept, result = checked(tmp_path, rows, timeout=1.0, workers=2)
+    assert actual == {name: ["hangs or crashes"] for name in ("hang.mp4", "crash.mp4")} | {"odd.mp4": ["decode error"]}
     assert kept == ["a.mp4", "b.mp4", "slow.mp4"]
     reasons = {row.path: row.reason for row in result.findings}
     assert "timed out after 1 s, twice" in reasons["hang.mp4"] and "signal 11" in reasons["crash.mp4"]
@@ -390,8 +390,8 @@ def test_images_alone(tmp_path):
     (tmp_path / "all/img_2.jpg").write_text("<html>")
     (tmp_path / "all/img_3.jpg").write_bytes(b"")
     names = [f"all/img_{number}.jpg" for number in (1, 2, 3, 4, 9)]
-    found, kept, _ = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
-    assert found == {names[1]: ["not a video"], names[2]: ["empty"], names[4]: ["missing"]}
+    findings, kept, _ = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
+    assert findings == {names[1]: ["not a video"], names[2]: ["empty"], names[4]: ["missing"]}
     assert kept == [names[0], names[3]]
     assert checked(tmp_path, [[names[0], 0]], min_frames=2)[0] == {names[0]: ["too short"]}
     assert checked(tmp_path, [[names[0], 0]], min_seconds=1.0)[1] == [names[0]]
@@ -409,8 +409,8 @@ def test_frame_folders(tmp_path):
     (tmp_path / "bomb/img_9.png").write_bytes(header[:16] + struct.pack(">II", 60_000, 60_000) + header[24:])
     (tmp_path / "none").mkdir()
     names = ["fine", "cut", "mixed", "page", "bomb", "none", "Fine"]  # the first and the last get one label
-    found, kept, result = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
-    assert found == {
+    findings, kept, result = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
+    assert findings == {
         "cut": ["decode error"],
         "mixed": ["several sizes"],
         "page": ["decode error"],
@@ -421,8 +421,8 @@ def test_frame_folders(tmp_path):
     reasons = {each.path: each.reason for each in result.findings}
     assert reasons["page"] == "img_3.jpg: not an image, or damaged"
     assert reasons["mixed"] == "its frames have several sizes: 32x24 and 64x24"
-    found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
-    assert found == {"fine": ["too short"]} and kept == ["fine"]
+    findings, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
+    assert findings == {"fine": ["too short"]} and kept == ["fine"]
     with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give fps=RATE"):
         checked(tmp_path, [["fine", 0]], min_seconds=1.0)
     assert checked(tmp_path, [["fine", 0]], min_seconds=1.0, fps=8.0)[1] == ["fine"]

@@ -103,9 +103,9 @@ def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_p
 def test_arguments_that_do_not_fit(command, words, message, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", no_cluster)
-    given = [] if command == "check" else ["--checkpoint", "vidssl-small"]
+    arguments = [] if command == "check" else ["--checkpoint", "vidssl-small"]
     with pytest.raises(ConfigError, match=message):
-        on_ray.run_on_ray(command, [str(tmp_path), *given, "--out", str(tmp_path / "out"), *words])
+        on_ray.run_on_ray(command, [str(tmp_path), *arguments, "--out", str(tmp_path / "out"), *words])
 
 
 def no_cluster(*_, **__):

@@ -167,10 +167,10 @@ def test_options_reach_sbatch_and_srun(cluster, capsys):
     options += " --slurm account=us exclusive"
     cli.run("launch", ["--cfg", TOY, f"output={cluster}/run", "data.workers=11", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
-    wanted = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
+    expected = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
         *("time=2160", "job-name=mine", "account=us", "exclusive", "signal=USR2@120", "open-mode=append")
     }
-    assert {f"#SBATCH --{option}" for option in wanted} <= set(lines)
+    assert {f"#SBATCH --{option}" for option in expected} <= set(lines)
     (command,) = (line for line in lines if line.startswith("srun"))
     assert all(option in command for option in ("--kill-on-bad-exit=0", "--wait=60", "--cpus-per-task=12"))
     assert "job 77: 16 processes" in capsys.readouterr().out
@@ -312,7 +312,7 @@ def test_a_job_whose_time_is_up_saves_comes_back_and_ends(tmp_path, digits):
     out = tmp_path / "run"
     process = start(out, digits, "steps=24", "checkpoint.every=1000")
     assert process.stderr is not None
-    announced = next(found for line in process.stderr if (found := re.search(r"INFO job (\d+): 2 processes", line)))
+    announced = next(actual for line in process.stderr if (actual := re.search(r"INFO job (\d+): 2 processes", line)))
     job = int(announced[1])  # a local job's number is that of its process
     metrics = out / "metrics.jsonl"
     while not metrics.exists() or metrics.read_text().count("\n") < 3:

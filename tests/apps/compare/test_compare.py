@@ -40,8 +40,8 @@ def few_fits():
 
 
 def compare(digits, out, *, model=("random",), **more):
-    given = {"group": GROUP, "shots": (1,), "limit": 12, **OPTIONS, **more}
-    return vidssl.compare(digits / "motion/train.csv", model=list(model), out=out, **given)
+    options = {"group": GROUP, "shots": (1,), "limit": 12, **OPTIONS, **more}
+    return vidssl.compare(digits / "motion/train.csv", model=list(model), out=out, **options)
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +116,10 @@ def test_one_more_encoder_costs_only_itself(compared, digits, monkeypatch):
     results, out = compared
     extracted, original = [], encoder_scores.extract_to
 
-    def counted(subject, *given, **more):
-        if not given[2].exists():
+    def counted(subject, *arguments, **more):
+        if not arguments[2].exists():
             extracted.append(more["title"])
-        return original(subject, *given, **more)
+        return original(subject, *arguments, **more)
 
     predicted, predict = [], encoder_scores.predict_left_out
     monkeypatch.setattr(encoder_scores, "extract_to", counted)
@@ -142,10 +142,10 @@ def test_one_more_encoder_costs_only_itself(compared, digits, monkeypatch):
 def test_the_same_command_goes_on(digits, tmp_path, monkeypatch):
     original = encoder_scores._extract
 
-    def stopped(name, *given):
+    def stopped(name, *arguments):
         if name == "differences":
             raise KeyboardInterrupt
-        return original(name, *given)
+        return original(name, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(encoder_scores, "_extract", stopped)
@@ -312,24 +312,24 @@ def test_labels_of_another_list_are_those_of_the_same_span(digits, tmp_path):
     first = spans(digits, tmp_path, "first", [*early, *late])
     other = [f"./{path},{number},{span}" for path in paths for number, span in ((1, ".20,0.4"), (0, "0,0.2"))]
     second = spans(digits, tmp_path, "second", other)
-    given = {"model": {"mean": Brightness()}, "test": CLIPS, "group": GROUP, "shots": (1,)}
-    results = vidssl.compare(first, more_labels=[second], out=tmp_path / "out", **given)
+    options = {"model": {"mean": Brightness()}, "test": CLIPS, "group": GROUP, "shots": (1,)}
+    results = vidssl.compare(first, more_labels=[second], out=tmp_path / "out", **options)
     own, joined = (section["labels"] for section in results["sections"])
     assert own == joined and sorted({*own}) == [0, 1]
     double = spans(digits, tmp_path, "double", [*early, *late, f"./{paths[0]},1,0.0,0.2"])
     with pytest.raises(DataError, match=r"has the label '1', in .* '0'"):
-        vidssl.compare(first, more_labels=[double], out=tmp_path / "other", **given)
+        vidssl.compare(first, more_labels=[double], out=tmp_path / "other", **options)
     with pytest.raises(DataError, match="has labels of spans, which are rows of their own: give it as labels="):
         whole = digits / "motion/train.csv"
-        vidssl.compare(whole, more_labels=[second], out=tmp_path / "other", **given)
+        vidssl.compare(whole, more_labels=[second], out=tmp_path / "other", **options)
 
 
 def test_classes_of_one_recording_are_named_and_left_out_of_the_mean(digits, tmp_path):
     """They are not found with their recording left out, by any encoder."""
     paths = [line.split(",")[0] for line in (digits / "motion/train.csv").read_text().splitlines()[1:21]]
     listed = spans(digits, tmp_path, "alone", [f"{path},{n % 2 if n else 2},," for n, path in enumerate(paths)])
-    given = {"model": {"mean": Brightness()}, "test": CLIPS, "shots": (1,)}
-    results = vidssl.compare(listed, out=tmp_path / "out", **given)
+    options = {"model": {"mean": Brightness()}, "test": CLIPS, "shots": (1,)}
+    results = vidssl.compare(listed, out=tmp_path / "out", **options)
     (section,) = results["sections"]
     assert "Classes of one recording are left out of kNN's mean over classes: 2." in section["verdict"]["doubts"]
     assert "There are only 19 recordings of classes that have two or more: " in " ".join(section["verdict"]["doubts"])
@@ -339,7 +339,7 @@ def test_classes_of_one_recording_are_named_and_left_out_of_the_mean(digits, tmp
     assert section["guessing"]["knn"] == 0.5 and section["guessing"]["R@1"] == pytest.approx(10 / 20)
     two = [f"{paths[n]},{n},{start},{start + 0.2}" for n in (0, 1) for start in (0, 0.2)]
     with pytest.raises(DataError, match="no class has videos of two recordings: add videos, or see group=REGEX"):
-        vidssl.compare(spans(digits, tmp_path, "two", two), out=tmp_path / "other", **given)
+        vidssl.compare(spans(digits, tmp_path, "two", two), out=tmp_path / "other", **options)
 
 
 @pytest.mark.parametrize("counts", [(1, 2), (2, 2, 1)])
@@ -390,7 +390,7 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
         root = (digits / "motion" / (digits / "motion/root.txt").read_text().strip()).resolve()
         (tmp_path / name / "root.txt").write_text(f"{root}\n")
     own_list = digits / "motion/train.csv"
-    for videos, given, named in (
+    for videos, options, named in (
         (tmp_path / "several/list.csv", {}, "has several labels per video: a comparison needs one of each"),
         (own_list, {"more_labels": [tmp_path / "none/list.csv"]}, "none/list.csv:1: header 'path' has no column label"),
         (tmp_path / "some/list.csv", {}, "some/list.csv: a comparison needs two videos or more with labels"),
@@ -407,7 +407,7 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
         (own_list, {"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
     ):
         with pytest.raises((ConfigError, DataError), match=named) as caught:
-            vidssl.compare(videos, model=f"{own}:good", out=tmp_path / "out", workers=0, **given)
+            vidssl.compare(videos, model=f"{own}:good", out=tmp_path / "out", workers=0, **options)
         assert "\n" not in str(caught.value)
 
 
@@ -431,8 +431,8 @@ def test_near_copies_are_joined_into_one_recording(digits, tmp_path):
             with vidssl.open_video(source) as video:
                 frames = video.frames(range(2, len(video), 2)).transpose(0, 2, 3, 1)
                 encode(folder / "copy.mp4", frames, Fraction(video.meta.fps / 2).limit_denominator(1001))
-    given = {key: value for key, value in OPTIONS.items() if key != "clips"}
-    results = vidssl.compare(tmp_path / "videos", model=["random"], out=tmp_path / "out", shots=(1,), **given)
+    options = {key: value for key, value in OPTIONS.items() if key != "clips"}
+    results = vidssl.compare(tmp_path / "videos", model=["random"], out=tmp_path / "out", shots=(1,), **options)
     copies = [{Path(first).name, Path(second).name} for first, second in results["near_copies"]]
     assert len(copies) == 2 and all("copy.mp4" in pair for pair in copies)
     assert results["groups"]["count"] == 6 and "near copies too (2)" in results["groups"]["how"]

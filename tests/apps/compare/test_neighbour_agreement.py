@@ -24,11 +24,11 @@ def similar(rng, x, noise):
 
 def neighbours_by_loops(x, groups, k):
     similarity = cosine_similarity(x.astype(np.float64))
-    found = []
+    neighbours = []
     for row in range(len(x)):
         others = [other for other in range(len(x)) if groups[other] != groups[row]]
-        found.append(sorted(others, key=lambda other: -similarity[row, other])[:k])
-    return found
+        neighbours.append(sorted(others, key=lambda other: -similarity[row, other])[:k])
+    return neighbours
 
 
 @pytest.mark.parametrize("k", [1, 10, 100])

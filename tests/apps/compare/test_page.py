@@ -33,37 +33,37 @@ def table(texts: list[str], start: str, end: str) -> list[str]:
 
 
 def test_near_copies_and_failures_are_named(tmp_path):
-    _, found = write(tmp_path, near_copies_not_searched="3 could not be decoded")
-    assert "Near copies: 3 could not be decoded." in found.texts
-    page, found = write(tmp_path)
-    assert "same footage" not in page and "Near copies" not in page and "Left out" not in found.texts
-    _, found = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]]], failed={"third": f"no {NASTY}"})
-    assert "1 pair of videos of different recordings shows the same footage" in found.texts
-    assert f"{NASTY} and c.mp4" in found.texts and f": no {NASTY}" in found.texts
-    _, found = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]], NAMES[1:3]])
-    assert "2 pairs of videos of different recordings show the same footage" in found.texts
+    _, parsed = write(tmp_path, near_copies_not_searched="3 could not be decoded")
+    assert "Near copies: 3 could not be decoded." in parsed.texts
+    page, parsed = write(tmp_path)
+    assert "same footage" not in page and "Near copies" not in page and "Left out" not in parsed.texts
+    _, parsed = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]]], failed={"third": f"no {NASTY}"})
+    assert "1 pair of videos of different recordings shows the same footage" in parsed.texts
+    assert f"{NASTY} and c.mp4" in parsed.texts and f": no {NASTY}" in parsed.texts
+    _, parsed = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]], NAMES[1:3]])
+    assert "2 pairs of videos of different recordings show the same footage" in parsed.texts
 
 
 def test_accuracies_with_their_intervals_and_differences_to_the_best(tmp_path):
     """The difference of an encoder that is first in its pair is turned around."""
-    _, found = write(tmp_path)
-    rows = table(found.texts, "first", "guessing")
+    _, parsed = write(tmp_path)
+    rows = table(parsed.texts, "first", "guessing")
     assert rows[:6] == ["first", "best", "100.0%", "10.0 to 90.0", "100.0%", "100.0%"]
     second = rows[rows.index("second") :]
     assert second[:8] == ["second", "75.0%", "10.0 to 90.0", "75.0%", "75.0%", "37.5%", "−10.0", "−18.0 to −2.0"]
-    lines = [own for tag, own in found.elements if tag in ("line", "circle")][:3]
+    lines = [own for tag, own in parsed.elements if tag in ("line", "circle")][:3]
     assert [(own.get("x1"), own.get("x2"), own.get("cx")) for own in lines] == [
         ("50.0%", "50.0%", None),
         ("10.0%", "90.0%", None),
         (None, None, "100.0%"),
     ]
-    classes = table(found.texts, "Class", "The same neighbours")
+    classes = table(parsed.texts, "Class", "The same neighbours")
     walk, run = (classes.index(name) for name in CLASSES)
     assert classes[walk + 1 : walk + 6] == ["2", "2", "100.0%", "50.0%", "0.0%"]
     assert walk < run and classes[run + 5] == "100.0%"
-    neighbours = table(found.texts, "The same neighbours", "What they are")
+    neighbours = table(parsed.texts, "The same neighbours", "What they are")
     assert neighbours[-6:] == ["first and second", "50.0%", "10.0%", "first and floor:thumbnails", "50.0%", "10.0%"]
-    assert "features/0" in found.texts
+    assert "features/0" in parsed.texts
 
 
 def test_videos_without_labels(tmp_path):
@@ -77,15 +77,15 @@ def test_disagreements_are_a_table_with_the_prediction_of_each_encoder(tmp_path)
     """A video without a preview keeps its place; each preview is there once, and names are text."""
     results = RESULTS(PREDICTED, NAMES, [0, 1, 0, 1], CLASSES)
     disputed = [disputed_row(row, entropy, results) for row, entropy in ((3, 0.694), (2, 0.5))]
-    page, found = write(tmp_path)
+    page, parsed = write(tmp_path)
     assert "on which the encoders disagree" not in page and "base64" not in page
-    page, found = write(tmp_path, disputed=disputed, previews={2: CLIP})
-    rows = table(found.texts, "Video", "The same neighbours")
+    page, parsed = write(tmp_path, disputed=disputed, previews={2: CLIP})
+    rows = table(parsed.texts, "Video", "The same neighbours")
     assert rows[:5] == ["Video", "first", "second", "floor:thumbnails", "entropy"]
     assert rows[5:11] == ["d.mp4", "labelled run", "run", "run", "run", "0.69"]
     assert rows[11:] == ["c.mp4", f"labelled {CLASSES[0]}", CLASSES[0], "run", "run", "0.50"]
-    assert found.with_attribute("href", "disagreements.csv") and page.count(base64.b64encode(CLIP.jpeg).decode()) == 1
-    assert [own["aria-label"] for own in found.with_attribute("role", "img")] == ["c.mp4"] and page.count(
+    assert parsed.with_attribute("href", "disagreements.csv") and page.count(base64.b64encode(CLIP.jpeg).decode()) == 1
+    assert [own["aria-label"] for own in parsed.with_attribute("role", "img")] == ["c.mp4"] and page.count(
         'class="none"'
     ) == 1
-    assert not found.scripts and "<b>walk" not in page and "first is best." in found.texts
+    assert not parsed.scripts and "<b>walk" not in page and "first is best." in parsed.texts

@@ -19,8 +19,8 @@ def encoder(name, value, operations=1.0, floor=False, low=None, network="", seen
     return ComparedEncoder(name, floor, facts, None, part), Estimate(value, low)
 
 
-def verdict(encoders, *given):
-    return decide([each for each, _ in encoders], [estimate for _, estimate in encoders], *given)
+def verdict(encoders, *arguments):
+    return decide([each for each, _ in encoders], [estimate for _, estimate in encoders], *arguments)
 
 
 def pair(one, other, value, adjusted, half=0.05, reason=""):
@@ -49,15 +49,15 @@ WORSE, OPEN = 0.001, 0.4  # p
 def test_words_follow_tests(tests, answer):
     """An encoder is best if every other one is shown to be worse, and worse if that is shown."""
     pairs = [pair(*map("ABC".index, names), 0.1, p, half=0.2) for names, p in tests.items()]
-    found = verdict(named(0.9, 0.8, 0.7), pairs, CLASSES, 0.5)
-    assert found["answer"] == answer
-    assert found["is_clear"] == ("is best" in answer) and found["best"] == found["cheapest"] == "A"
+    outcome = verdict(named(0.9, 0.8, 0.7), pairs, CLASSES, 0.5)
+    assert outcome["answer"] == answer
+    assert outcome["is_clear"] == ("is best" in answer) and outcome["best"] == outcome["cheapest"] == "A"
 
 
 def test_several_are_worse():
     pairs = [pair(*two, 0.1, OPEN if two in ((0, 1), (2, 3)) else WORSE, 0.2) for two in combinations(range(4), 2)]
-    found = verdict(named(0.9, 0.89, 0.5, 0.4), pairs, CLASSES, 0.25)
-    assert found["answer"] == "A and B are not told apart; C and D are worse." and not found["is_clear"]
+    outcome = verdict(named(0.9, 0.89, 0.5, 0.4), pairs, CLASSES, 0.25)
+    assert outcome["answer"] == "A and B are not told apart; C and D are worse." and not outcome["is_clear"]
     assert verdict(named(0.9), [], CLASSES, 0.5)["answer"] == "A: 90.0 % by kNN (guessing 50.0)."
 
 
@@ -76,43 +76,43 @@ def test_several_are_worse():
 )
 def test_less_for_the_same_is_said_only_if_a_loss_of_five_points_is_excluded(operations, low, sentence):
     two = [encoder("A", 0.8, operations[0], low=0.6), encoder("B", 0.79, operations[1], low=0.6)]
-    found = verdict(two, [Difference(0, 1, 0.01, -0.02, -low, OPEN, OPEN)], CLASSES, 0.5)  # A minus B
-    assert found["cheapest"] == ("B" if sentence else "A") and sentence in found["answer"]
-    assert ("operations" in found["answer"]) == bool(sentence)
+    outcome = verdict(two, [Difference(0, 1, 0.01, -0.02, -low, OPEN, OPEN)], CLASSES, 0.5)  # A minus B
+    assert outcome["cheapest"] == ("B" if sentence else "A") and sentence in outcome["answer"]
+    assert ("operations" in outcome["answer"]) == bool(sentence)
     if sentence:
-        assert f"(95 % interval of the difference −{-100 * low:.1f} to +2.0)." in found["answer"]
+        assert f"(95 % interval of the difference −{-100 * low:.1f} to +2.0)." in outcome["answer"]
     shown = verdict(two, [pair(0, 1, 0.02, WORSE, 0.01)], CLASSES, 0.5)
     assert shown["answer"] == "A is best: 80.0 % by kNN (guessing 50.0)."
 
 
 def test_what_cannot_be_shown_is_said_of_each_pair():
     few = Difference(0, 1, 0.8, None, None, None, reason="too few recordings")
-    found = verdict([encoder("A", 0.98, 4.0), encoder("B", 0.1, 1.0)], [few], CLASSES, 0.1)
-    assert found["answer"] == "A and B are not compared: fewer than 6 recordings." and found["cheapest"] == "A"
+    outcome = verdict([encoder("A", 0.98, 4.0), encoder("B", 0.1, 1.0)], [few], CLASSES, 0.1)
+    assert outcome["answer"] == "A and B are not compared: fewer than 6 recordings." and outcome["cheapest"] == "A"
     differ = pair(0, 1, 0.1, 0.0625, reason="differ in 5 of 10 recordings: not told apart")
-    found = verdict(named(0.9, 0.8), [differ], CLASSES, 0.5)
-    assert found["answer"] == "A and B are not told apart."
-    assert "A and B differ in 5 of 10 recordings: not told apart." in found["doubts"]
+    outcome = verdict(named(0.9, 0.8), [differ], CLASSES, 0.5)
+    assert outcome["answer"] == "A and B are not told apart."
+    assert "A and B differ in 5 of 10 recordings: not told apart." in outcome["doubts"]
 
 
 def test_equal_encoders():
     """The same predictions, or the same weights under several names."""
     equal = [Difference(*two, 0.0, None, None, None, reason="equal") for two in combinations(range(3), 2)]
-    found = verdict(named(0.9, 0.9, 0.9), equal, CLASSES, 0.5)
-    assert found["answer"] == "A, B and C are equal: kNN is right for the same videos." and found["cheapest"] == "A"
-    assert "A, B and C are right for the same videos by kNN." in found["doubts"]
+    outcome = verdict(named(0.9, 0.9, 0.9), equal, CLASSES, 0.5)
+    assert outcome["answer"] == "A, B and C are equal: kNN is right for the same videos." and outcome["cheapest"] == "A"
+    assert "A, B and C are right for the same videos by kNN." in outcome["doubts"]
     same = verdict(named(0.9, 0.9, 0.9, network="features/0123"), equal, CLASSES, 0.5)
     assert "A, B and C have the same weights and clips." in same["doubts"]
     pairs = [equal[0], pair(0, 2, 0.2, WORSE), pair(1, 2, 0.2, WORSE)]
-    found = verdict(named(0.9, 0.9, 0.7), pairs, CLASSES, 0.5)
-    assert found["answer"] == "A and B are equal: kNN is right for the same videos; C is worse."
+    outcome = verdict(named(0.9, 0.9, 0.7), pairs, CLASSES, 0.5)
+    assert outcome["answer"] == "A and B are equal: kNN is right for the same videos; C is worse."
 
 
 @pytest.mark.parametrize(("low", "said"), [(0.26, False), (0.25, True), (0.2, True), (None, True)])
 @pytest.mark.parametrize("floor", [False, True])
 def test_above_guessing_is_an_interval_above_it(low, said, floor):
-    found = verdict([encoder("A", 0.258, 1.0, low=low, floor=floor)], [], CLASSES, 0.25)
-    assert ("No encoder is shown to be above guessing, 25.0 %." in found["doubts"]) == said
+    outcome = verdict([encoder("A", 0.258, 1.0, low=low, floor=floor)], [], CLASSES, 0.25)
+    assert ("No encoder is shown to be above guessing, 25.0 %." in outcome["doubts"]) == said
 
 
 def test_what_to_doubt():
@@ -123,7 +123,7 @@ def test_what_to_doubt():
         encoder("thumbnails", 0.59, 0.1, floor=True),
     ]
     pairs = [pair(0, 1, 0.0, 0.9), pair(0, 2, 0.01, 0.9), pair(1, 2, 0.01, 0.9)]
-    found = verdict(
+    outcome = verdict(
         two,
         pairs,
         [{**CLASSES[0], "videos": 9}, {**CLASSES[1], "groups": 1}],
@@ -131,8 +131,8 @@ def test_what_to_doubt():
         ["There are only 12 recordings: …"],
         2,
     )
-    assert found["best"] == "net"
-    assert [doubt.partition(":")[0] for doubt in found["doubts"]] == [
+    assert outcome["best"] == "net"
+    assert [doubt.partition(":")[0] for doubt in outcome["doubts"]] == [
         "net is not shown to be better than thumbnails, which learned nothing.",
         "There are only 12 recordings",
         "Videos of different recordings show the same footage",
@@ -150,11 +150,11 @@ def test_an_encoder_below_what_learned_nothing():
     """As in a folder of thirty videos."""
     three = [encoder("net", 0.13, 1.0), encoder("other", 0.1, 1.0), encoder("differences", 0.47, 0.1, floor=True)]
     pairs = [pair(0, 1, 0.03, 0.9), pair(0, 2, -0.34, 0.01), pair(1, 2, -0.37, 0.01)]
-    found = verdict(three, pairs, CLASSES, 0.14)
+    outcome = verdict(three, pairs, CLASSES, 0.14)
     said = ", but differences, which learned nothing, is higher: 47.0 %."
-    assert found["answer"] == f"net and other are not told apart{said}" and not found["is_clear"]
-    assert found["doubts"][0] == "No encoder is shown to be above guessing, 14.0 %."
-    assert not any("differences" in doubt for doubt in found["doubts"])
+    assert outcome["answer"] == f"net and other are not told apart{said}" and not outcome["is_clear"]
+    assert outcome["doubts"][0] == "No encoder is shown to be above guessing, 14.0 %."
+    assert not any("differences" in doubt for doubt in outcome["doubts"])
     best = verdict(three, [pair(0, 1, 0.03, 0.01), *pairs[1:]], CLASSES, 0.14)
     assert best["answer"] == f"net is best: 13.0 % by kNN (guessing 14.0){said}"
 
@@ -162,17 +162,17 @@ def test_an_encoder_below_what_learned_nothing():
 def test_parts_of_a_sum_are_no_answer():
     numbers = {"A+B": 0.8, "A": 0.9, "B": 0.7}
     three = [encoder(name, number, low=0.6, part=name != "A+B") for name, number in numbers.items()]
-    found = verdict(three, [pair(0, 1, -0.1, OPEN), pair(0, 2, 0.1, OPEN), pair(1, 2, 0.2, WORSE)], CLASSES, 0.5)
-    assert found["answer"] == "A+B: 80.0 % by kNN (guessing 50.0), but A alone is higher: 90.0 %."
-    assert "A+B is not shown to be better than B alone." in found["doubts"]
+    outcome = verdict(three, [pair(0, 1, -0.1, OPEN), pair(0, 2, 0.1, OPEN), pair(1, 2, 0.2, WORSE)], CLASSES, 0.5)
+    assert outcome["answer"] == "A+B: 80.0 % by kNN (guessing 50.0), but A alone is higher: 90.0 %."
+    assert "A+B is not shown to be better than B alone." in outcome["doubts"]
 
 
 def test_an_interval_without_zero_that_is_not_shown():
     three = [*named(0.9, 0.8), encoder("untrained", 0.5, 1.0, floor=True)]
     pairs = [pair(0, 1, 0.1, 0.06), pair(0, 2, 0.4, 0.001), pair(1, 2, 0.3, 0.001)]
-    found = verdict(three, pairs, CLASSES, 0.5)
-    assert found["answer"].startswith("A and B are not told apart.")
-    assert found["doubts"][0].startswith("For B the interval of the difference to A is without 0")
+    outcome = verdict(three, pairs, CLASSES, 0.5)
+    assert outcome["answer"].startswith("A and B are not told apart.")
+    assert outcome["doubts"][0].startswith("For B the interval of the difference to A is without 0")
     doubts = verdict(three, [pairs[0], pair(0, 2, 0.4, 0.06), pairs[2]], CLASSES, 0.5)["doubts"]
     assert doubts[1].startswith("For B and untrained the interval of the difference to A is without 0")
     pairs[0] = pair(0, 1, 0.1, 0.04)

@@ -213,10 +213,10 @@ def test_boxes_follow_the_pixels(movies, flip):
             for x1, y1, x2, y2 in np.rint(target["boxes"]).astype(int):
                 if x1 == 0 or x2 == clip.shape[2]:
                     continue  # cut by the crop
-                found = shown[max(y1 - 3, 0) : y2 + 3, max(x1 - 3, 0) : x2 + 3].nonzero()
-                left, top = max(x1 - 3, 0) + found[1].min(), max(y1 - 3, 0) + found[0].min()
+                actual = shown[max(y1 - 3, 0) : y2 + 3, max(x1 - 3, 0) : x2 + 3].nonzero()
+                left, top = max(x1 - 3, 0) + actual[1].min(), max(y1 - 3, 0) + actual[0].min()
                 assert abs(left - x1) < 3 and abs(top - y1) < 3
-                assert abs(np.ptp(found[1]) + 1 - (x2 - x1)) < 4 and abs(np.ptp(found[0]) + 1 - (y2 - y1)) < 4
+                assert abs(np.ptp(actual[1]) + 1 - (x2 - x1)) < 4 and abs(np.ptp(actual[0]) + 1 - (y2 - y1)) < 4
                 seen += 1
     assert seen >= 10
 
@@ -249,9 +249,9 @@ def batch(sizes=((64, 64), (48, 80)), persons=(2, 1)):
 
 def test_scores_are_those_of_one_person_at_a_time():
     """Clips of several sizes in a batch, and the head: RoIAlign of the mean over time, maximum, linear, sigmoid."""
-    network, given = detector().eval(), batch()
-    found = network.detect(given)
-    for clip, target, one in zip(given.images, given.targets, found, strict=True):
+    network, data = detector().eval(), batch()
+    detections = network.detect(data)
+    for clip, target, one in zip(data.images, data.targets, detections, strict=True):
         (maps,) = network.backbone.features(clip[None], ("layer4",))
         assert maps.shape[3:] == (-(-clip.shape[2] // 16), -(-clip.shape[3] // 16))
         for n, box in enumerate(target["boxes"]):
@@ -277,14 +277,14 @@ def test_the_last_stage_is_dilated_by_its_weights():
 
 
 def test_the_loss_is_the_mean_over_persons_and_actions():
-    network, given = detector(), batch()
+    network, data = detector(), batch()
     network.eval()
-    probabilities = torch.cat([one["scores"].view(-1, 3) for one in network.detect(given)])
-    labels = torch.cat([target["labels"] for target in given.targets])
+    probabilities = torch.cat([one["scores"].view(-1, 3) for one in network.detect(data)])
+    labels = torch.cat([target["labels"] for target in data.targets])
     expected = -(labels * probabilities.log() + (1 - labels) * (1 - probabilities).log()).mean()
-    assert torch.allclose(network(given)["loss"], expected, atol=1e-5)
+    assert torch.allclose(network(data)["loss"], expected, atol=1e-5)
     network.train()
-    network(given)["loss"].backward()
+    network(data)["loss"].backward()
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in network.parameters())
     nobody = network(batch(persons=(0, 0)))["loss"]
     nobody.backward()

@@ -33,13 +33,13 @@ def marked(boxes, **columns):
     return replace(boxes, objects=objects)
 
 
-def numbers_of(found, boxes):
-    return Detector.average_precisions(SimpleNamespace(config=DetectorSettings(name="fpn")), found, boxes)
+def numbers_of(actual, boxes):
+    return Detector.average_precisions(SimpleNamespace(config=DetectorSettings(name="fpn")), actual, boxes)
 
 
 def guesses(boxes, seed, wrong=3):
     """Shifted objects, and some boxes at random, with random scores."""
-    found = []
+    collected = []
     for index in range(len(boxes)):
         random, rows = generator(seed, index), boxes.rows_of(index)
         shifted = boxes.objects["box"][rows] + random.normal(0, 2.5, (rows.stop - rows.start, 4))
@@ -47,21 +47,21 @@ def guesses(boxes, seed, wrong=3):
         everywhere = np.concatenate([low, low + random.uniform(10, 30, (wrong, 2))], axis=1)
         labels = np.concatenate([boxes.objects["category"][rows], random.integers(0, 2, wrong)])
         corners = np.concatenate([shifted, everywhere]).astype(np.float32)
-        found.append(Detections(index, corners, labels, random.random(len(labels)).astype(np.float32)))
-    return found
+        collected.append(Detections(index, corners, labels, random.random(len(labels)).astype(np.float32)))
+    return collected
 
 
-def _rows(found):
-    for one in found:
+def _rows(actual):
+    for one in actual:
         for score, box, label in zip(one.scores, one.boxes, one.labels, strict=True):
             yield score, one.index, box, label
 
 
-def loop(found, boxes, points):
+def loop(actual, boxes, points):
     """VOC's AP: recall and precision after each detection, the best first; the best precision from each recall on."""
     values = []
     for label in range(len(boxes.classes)):
-        rows = [(s, i, b) for s, i, b, k in _rows(found) if k == label]
+        rows = [(s, i, b) for s, i, b, k in _rows(actual) if k == label]
         taken, right, curve, count = set(), 0, [], 0
         objects = [(n, i) for i in range(len(boxes)) for n in range(len(boxes.objects))[boxes.rows_of(i)]]
         objects = [(n, i) for n, i in objects if boxes.objects["category"][n] == label]
@@ -99,19 +99,19 @@ def loop(found, boxes, points):
 @pytest.mark.parametrize("seed", range(4))
 def test_voc_equals_the_loop(boxes, points, seed):
     some = marked(boxes, difficult=generator(seed, 1).random(len(boxes.objects)) < 0.2)
-    found = guesses(some, seed)
-    assert voc_average_precision(found, some, points) == pytest.approx(loop(found, some, points), abs=1e-12)
-    assert 0.1 < voc_average_precision(found, some, points) < 0.99
+    actual = guesses(some, seed)
+    assert voc_average_precision(actual, some, points) == pytest.approx(loop(actual, some, points), abs=1e-12)
+    assert 0.1 < voc_average_precision(actual, some, points) < 0.99
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_voc_equals_pycocotools_at_the_same_recalls(boxes, seed):
     """At 11 recalls exactly, at many recalls the area; objects do not touch, so that both rules match alike."""
-    found = guesses(boxes, seed)
+    actual = guesses(boxes, seed)
     truth = COCO()
     truth.dataset = average_precision._as_coco(boxes, "bbox")
     truth.createIndex()
-    results = [row for one in found for row in average_precision._results(one, "bbox")]
+    results = [row for one in actual for row in average_precision._results(one, "bbox")]
     for points, count, tolerance in ((11, 11, 1e-9), (None, 20_001, 1e-3)):
         evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
         evaluation.params.recThrs = np.arange(count) / (count - 1)
@@ -119,7 +119,7 @@ def test_voc_equals_pycocotools_at_the_same_recalls(boxes, seed):
         evaluation.evaluate()
         evaluation.accumulate()
         precision = evaluation.eval["precision"][0, :, :, 0, -1]  # (recalls, classes)
-        assert voc_average_precision(found, boxes, points) == pytest.approx(float(precision.mean()), abs=tolerance)
+        assert voc_average_precision(actual, boxes, points) == pytest.approx(float(precision.mean()), abs=tolerance)
 
 
 def perfect(boxes, keep=None):
@@ -141,8 +141,8 @@ def test_perfect_detections_and_none(boxes):
 
 def test_difficult_objects_are_not_counted(boxes):
     some = marked(boxes, difficult=np.arange(len(boxes.objects)) < 4)  # those of images 0 and 1
-    for found in (perfect(some), perfect(some, set(range(2, 8)))):
-        numbers = numbers_of(found, some)
+    for actual in (perfect(some), perfect(some, set(range(2, 8)))):
+        numbers = numbers_of(actual, some)
         assert numbers == pytest.approx(dict.fromkeys(numbers, 1.0))
 
 
@@ -159,15 +159,15 @@ def test_a_second_detection_of_an_object_is_wrong():
 
 def test_a_difficult_object_excuses_only_what_matches_it(boxes):
     """A false box inside of a difficult object, scored highest, counts against COCO's AP as against VOC's."""
-    some, found = marked(boxes, difficult=np.arange(len(boxes.objects)) == 0), perfect(boxes)
-    assert coco_average_precision(found, some, "bbox")["AP50"] == pytest.approx(1.0)
-    first = found[0]
+    some, actual = marked(boxes, difficult=np.arange(len(boxes.objects)) == 0), perfect(boxes)
+    assert coco_average_precision(actual, some, "bbox")["AP50"] == pytest.approx(1.0)
+    first = actual[0]
     inside = np.float32([[*boxes.objects["box"][0, :2], *(boxes.objects["box"][0, :2] + 2)]])
-    found[0] = Detections(
+    actual[0] = Detections(
         0,
         np.concatenate([inside, first.boxes]).astype(np.float32),
         np.concatenate([boxes.objects["category"][:1], first.labels]),
         np.concatenate([np.ones(1, np.float32), first.scores]),
     )
-    assert coco_average_precision(found, some, "bbox")["AP50"] < 0.99
-    assert voc_average_precision(found, some, points=None) < 0.99
+    assert coco_average_precision(actual, some, "bbox")["AP50"] < 0.99
+    assert voc_average_precision(actual, some, points=None) < 0.99

@@ -12,8 +12,8 @@ from vidssl.models.backbones import build_backbone
 
 def build(name="fpn", **settings):
     torch.manual_seed(0)
-    given = DetectorSettings(name=name, anchor=8, width=16, regions=8, proposals=8, **settings)
-    return Detector(given, build_backbone("resnet18"), classes=2)
+    overrides = DetectorSettings(name=name, anchor=8, width=16, regions=8, proposals=8, **settings)
+    return Detector(overrides, build_backbone("resnet18"), classes=2)
 
 
 def batch(masks=False, empty=False):
@@ -43,8 +43,8 @@ def test_maps_are_those_of_the_backbone():
     maps = pyramid.maps(images)
     assert [tuple(x.shape[1:]) for x in maps.values()] == [(16, 64 >> n, 96 >> n) for n in (2, 3, 4, 5)] + [(16, 1, 2)]
     layers = ("layer1", "layer2", "layer3", "layer4")
-    found = pyramid.backbone.features(images[:, :, None], layers)
-    again = pyramid.pyramid({str(n): x[:, :, 0] for n, x in enumerate(found)})
+    encoded = pyramid.backbone.features(images[:, :, None], layers)
+    again = pyramid.pyramid({str(n): x[:, :, 0] for n, x in enumerate(encoded)})
     assert all(torch.equal(maps[name], again[name]) for name in maps)
 
 
@@ -58,9 +58,9 @@ def test_losses_and_gradients(name, masks):
     scalars["loss"].backward()
     without = [key for key, p in detector.named_parameters() if p.grad is None]
     assert not without and all(bool(torch.isfinite(p.grad).all()) for p in detector.parameters())
-    found = detector.eval().detect(batch())
-    assert len(found) == 2 and ("masks" in found[0]) == masks
-    for one, width in zip(found, (80, 70), strict=True):
+    detections = detector.eval().detect(batch())
+    assert len(detections) == 2 and ("masks" in detections[0]) == masks
+    for one, width in zip(detections, (80, 70), strict=True):
         assert (one["boxes"] >= 0).all() and (one["boxes"][:, 2] <= width).all()
 
 

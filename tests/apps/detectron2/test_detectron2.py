@@ -193,11 +193,11 @@ def test_the_command_prints_the_settings_of_the_run(tmp_path, capsys):
     cli.run("export", [path, "--to", "detectron2", "--out", str(out)])
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"{out}: resnet18 for detectron2, with these settings:"
-    given = dict(shlex.split(line) for line in lines)
-    assert given["MODEL.WEIGHTS"] == str(out) and given["INPUT.FORMAT"] == "RGB"
-    assert ast.literal_eval(given["MODEL.PIXEL_MEAN"]) == [123.675, 116.28, 103.53]
-    assert ast.literal_eval(given["MODEL.PIXEL_STD"]) == [58.395, 57.12, 57.375]
-    assert ast.literal_eval(given["MODEL.RESNETS.STRIDE_IN_1X1"]) is False  # detectron2 parses Python, not YAML
+    printed = dict(shlex.split(line) for line in lines)
+    assert printed["MODEL.WEIGHTS"] == str(out) and printed["INPUT.FORMAT"] == "RGB"
+    assert ast.literal_eval(printed["MODEL.PIXEL_MEAN"]) == [123.675, 116.28, 103.53]
+    assert ast.literal_eval(printed["MODEL.PIXEL_STD"]) == [58.395, 57.12, 57.375]
+    assert ast.literal_eval(printed["MODEL.RESNETS.STRIDE_IN_1X1"]) is False  # detectron2 parses Python, not YAML
     weights = read(out)["model"]
     for name, value in backbone.state_dict().items():
         assert torch.equal(torch.from_numpy(weights[detectron2_name(name)]), value)

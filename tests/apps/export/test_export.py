@@ -27,10 +27,10 @@ def run_folder(made_once, digits):
         settings = ["steps=2", "checkpoint.every=1", "batch_size=4", "device=cpu", "data.workers=0"]
         settings += ["data.moving_digits=null", "evaluate.clips=2", "evaluate.crops=1", "evaluate.every=null"]
         train(load_run("configs/toy/sce.yaml", [*settings, f"data.train={data}/train.csv", f"output={path}"]))
-        given = ["--train-list", f"{data}/train.csv", "--protocol", "knn", "k=3", "--quiet", "--workers", "0"]
+        arguments = ["--train-list", f"{data}/train.csv", "--protocol", "knn", "k=3", "--quiet", "--workers", "0"]
         for step, out in (("last", "test"), ("step-00000001", "first")):
             checkpoint = f"{path}/checkpoints/{step}.pt"
-            cli.run("test", [f"{data}/test.csv", "--checkpoint", checkpoint, *given, "--out", f"{path}/{out}"])
+            cli.run("test", [f"{data}/test.csv", "--checkpoint", checkpoint, *arguments, "--out", f"{path}/{out}"])
 
     return made_once("exported_run", make)
 
@@ -41,19 +41,19 @@ def folder(made_once, run_folder):
 
 
 def test_config_json_states_all_that_the_run_evaluates_with(folder, run_folder):
-    found = json.loads((folder / "config.json").read_text())
+    content = json.loads((folder / "config.json").read_text())
     subject = load_subject(str(run_folder / "checkpoints" / "last.pt"), {"device": "cpu"})
     test = subject.test
-    assert found["backbone"] == subject.run.backbone.model_dump(mode="json")
-    assert found["num_features"] == subject.encoder.dim
-    assert found["clip"] == test.clip.model_dump(mode="json")
-    assert found["input"]["shape"] == ["batch", 3, test.clip.frames, test.size, test.size]
-    assert found["input"]["mean"] == [*test.mean] * 3 and found["input"]["std"] == [*test.std] * 3
+    assert content["backbone"] == subject.run.backbone.model_dump(mode="json")
+    assert content["num_features"] == subject.encoder.dim
+    assert content["clip"] == test.clip.model_dump(mode="json")
+    assert content["input"]["shape"] == ["batch", 3, test.clip.frames, test.size, test.size]
+    assert content["input"]["mean"] == [*test.mean] * 3 and content["input"]["std"] == [*test.std] * 3
     expected = test.model_dump(mode="json", include={"clips", "crops", "size", "layer", "grid", "precision"})
-    assert expected.items() <= found["test"].items() and found["test"]["short_side"] == test.size
-    assert found["training"] == {"method": "sce", "lists": ["motion/train.csv"], "steps": 2, "batch_size": 4}
-    assert found["checkpoint"] == {"file": "step-00000002.pt", "sha256": subject.origin["sha256"], "step": 2}
-    assert found["versions"] == {"vidssl": vidssl.__version__, "torch": torch.__version__}
+    assert expected.items() <= content["test"].items() and content["test"]["short_side"] == test.size
+    assert content["training"] == {"method": "sce", "lists": ["motion/train.csv"], "steps": 2, "batch_size": 4}
+    assert content["checkpoint"] == {"file": "step-00000002.pt", "sha256": subject.origin["sha256"], "step": 2}
+    assert content["versions"] == {"vidssl": vidssl.__version__, "torch": torch.__version__}
 
 
 def test_the_folder_is_the_checkpoint(folder, run_folder, tmp_path):
@@ -162,9 +162,9 @@ def test_what_other_libraries_do_is_said_to_be_theirs():
     """Their crops and `finish`, which no graph has."""
     clips = {"clip": vidssl.ClipSettings(frames=2, seconds="whole"), "size": 8, "library": "timm 1.0"}
     network = ModuleBackbone(torch.nn.Flatten(), 2, 8, lambda x: 2 * x)
-    found = [describe_clips_of_graph(LibraryClips(crop=crop, **clips), network) for crop in (None, lambda x: x)]
-    assert [of["reading"]["resize"][:9] for of in found] == ["by OpenCV", "by timm 1"]
-    assert all(of["reading"]["pooling"].endswith("then `finish` of the encoder") for of in found)
+    actual = [describe_clips_of_graph(LibraryClips(crop=crop, **clips), network) for crop in (None, lambda x: x)]
+    assert [of["reading"]["resize"][:9] for of in actual] == ["by OpenCV", "by timm 1"]
+    assert all(of["reading"]["pooling"].endswith("then `finish` of the encoder") for of in actual)
 
 
 @pytest.mark.parametrize(

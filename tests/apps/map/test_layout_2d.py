@@ -25,39 +25,39 @@ def unit(x):
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
 
 
-def assert_equal_up_to_signs(found, wanted):
-    signs = np.sign((found * wanted).sum(axis=0))
-    np.testing.assert_allclose(found * signs, wanted, rtol=0, atol=1e-5)
+def assert_equal_up_to_signs(actual, expected):
+    signs = np.sign((actual * expected).sum(axis=0))
+    np.testing.assert_allclose(actual * signs, expected, rtol=0, atol=1e-5)
 
 
 def test_pca_is_that_of_sklearn_and_of_the_covariance():
     x, _ = clusters()
-    found = layout(x, "pca")
-    assert found.shape == (60, 2) and found.dtype == np.float32
-    assert_equal_up_to_signs(found, PCA(2, svd_solver="full").fit_transform(unit(x)))
+    points = layout(x, "pca")
+    assert points.shape == (60, 2) and points.dtype == np.float32
+    assert_equal_up_to_signs(points, PCA(2, svd_solver="full").fit_transform(unit(x)))
     centred = unit(x) - unit(x).mean(axis=0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
-    assert_equal_up_to_signs(found, centred @ vectors[:, :-3:-1])
+    assert_equal_up_to_signs(points, centred @ vectors[:, :-3:-1])
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (2, 8), (3, 8), (4, 1)])
 def test_pca_of_few_videos_or_one_dimension_is_filled_with_zeros(shape):
     x = generator(1).normal(size=shape).astype(np.float32)
-    found = layout(x, "pca")
+    points = layout(x, "pca")
     rank = min(2, shape[0] - 1, shape[1])
-    assert found.shape == (shape[0], 2) and not found[:, rank:].any() and np.isfinite(found).all()
+    assert points.shape == (shape[0], 2) and not points[:, rank:].any() and np.isfinite(points).all()
 
 
 @needs_umap
 @pytest.mark.long  # numba compiles UMAP
 def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
     x, label = clusters()
-    found = layout(x, "umap", seed=3)
+    points = layout(x, "umap", seed=3)
     assert torch.get_num_threads() == 1
-    assert found.shape == (60, 2) and found.dtype == np.float32
-    np.testing.assert_array_equal(layout(x * 2, "umap", seed=3), found)  # by cosine
-    assert not np.array_equal(layout(x, "umap", seed=4), found)
-    distance = np.linalg.norm(found[:, None] - found[None], axis=2) + 1e9 * np.eye(60)
+    assert points.shape == (60, 2) and points.dtype == np.float32
+    np.testing.assert_array_equal(layout(x * 2, "umap", seed=3), points)  # by cosine
+    assert not np.array_equal(layout(x, "umap", seed=4), points)
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
     assert (label[distance.argmin(axis=1)] == label).all()
     assert np.isfinite(layout(clusters(1, 5)[0], "umap")).all()
 
@@ -91,16 +91,16 @@ def test_kept_neighbours_against_a_loop():
     x, _ = clusters(noise=0.5)
     places = generator(2).normal(size=(60, 2)).astype(np.float32)
     places[:30] = layout(x, "pca")[:30]
-    wanted = []
+    expected = []
     for n in range(60):
         similarity = unit(x) @ unit(x)[n]
         similarity[n] = -np.inf
         distance = ((places - places[n]) ** 2).sum(axis=1)
         distance[n] = np.inf
-        wanted.append(len({*np.argsort(-similarity)[:10]} & {*np.argsort(distance)[:10]}) / 10)
-    assert kept_neighbours(x, places) == pytest.approx(np.mean(wanted))
-    assert 0.05 < np.mean(wanted) < 0.9
-    assert kept_neighbours(x, places, most=2) == pytest.approx((wanted[0] + wanted[59]) / 2)
+        expected.append(len({*np.argsort(-similarity)[:10]} & {*np.argsort(distance)[:10]}) / 10)
+    assert kept_neighbours(x, places) == pytest.approx(np.mean(expected))
+    assert 0.05 < np.mean(expected) < 0.9
+    assert kept_neighbours(x, places, most=2) == pytest.approx((expected[0] + expected[59]) / 2)
 
 
 def test_all_neighbours_of_equal_places_are_kept_and_few_videos_have_none():

@@ -42,8 +42,8 @@ def draw(capsys, tmp_path):
             assert end.code == 2
             return message[message.rindex("error: ") :].rstrip("\n"), None
         page = (out / "index.html").read_text(encoding="utf-8")
-        found = re.search(r'<script type="application/json" id="points">(.*?)</script>', page, re.DOTALL)
-        return capsys.readouterr().out.rstrip("\n"), json.loads(found[1])
+        match = re.search(r'<script type="application/json" id="points">(.*?)</script>', page, re.DOTALL)
+        return capsys.readouterr().out.rstrip("\n"), json.loads(match[1])
 
     return run
 
@@ -55,12 +55,12 @@ def test_the_page_has_the_features_in_the_layout_of_pca(features, draw, digits, 
     assert {(start, end) for *_, start, end in points["rows"]} == {(None, None)}
     names = [points["columns"][0]["classes"][value] for value in points["columns"][0]["values"]]
     assert names == [videos.classes[label] for label in videos.labels]
-    wanted = PCA(2, svd_solver="full").fit_transform(x / np.linalg.norm(x, axis=1, keepdims=True))
-    found = np.stack([points["x"], -np.array(points["y"])], axis=1)
+    expected = PCA(2, svd_solver="full").fit_transform(x / np.linalg.norm(x, axis=1, keepdims=True))
+    actual = np.stack([points["x"], -np.array(points["y"])], axis=1)
     for axis in (0, 1):  # up to sign, place and one common scale
-        assert abs(np.corrcoef(found[:, axis], wanted[:, axis])[0, 1]) > 0.9999
-    ratio = np.ptp(found, axis=0) / np.ptp(wanted, axis=0)
-    assert ratio[0] == pytest.approx(ratio[1], rel=1e-3) and np.ptp(found, axis=0).max() == pytest.approx(1, abs=1e-4)
+        assert abs(np.corrcoef(actual[:, axis], expected[:, axis])[0, 1]) > 0.9999
+    ratio = np.ptp(actual, axis=0) / np.ptp(expected, axis=0)
+    assert ratio[0] == pytest.approx(ratio[1], rel=1e-3) and np.ptp(actual, axis=0).max() == pytest.approx(1, abs=1e-4)
     assert len(points["clips"]) == len(x)
     first, second, *_ = printed.splitlines()
     assert first == "labels: the list's, 8 classes"
@@ -149,8 +149,8 @@ def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
         with (tmp_path / f"{name}.csv").open("w", newline="") as file:
             values = [[value] if more else [] for value in ("first", "second", "whole")]
             csv.writer(file).writerows([["path", "start", "end", *more], *map(list.__add__, rows, values)])
-    given = [tmp_path / "list.csv", *UNTRAINED, "--root", digits, "--layout", "pca"]
-    printed, points = draw(*given, "--columns", tmp_path / "table.csv")
+    arguments = [tmp_path / "list.csv", *UNTRAINED, "--root", digits, "--layout", "pca"]
+    printed, points = draw(*arguments, "--columns", tmp_path / "table.csv")
     assert [row[2:] for row in points["rows"]] == [[0, 0.3], [0.3, 0.6], [None, None]]
     file, start, values = points["columns"]  # without labels there are no classes, nor folders in one folder
     assert [file["classes"][n] for n in file["values"]] == [names[0], names[0], names[1]]
@@ -230,10 +230,10 @@ def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, dra
     ],
 )
 def test_wrong_arguments_are_one_line(features, draw, words, message):
-    found, _ = draw(*(features if word == "FEATURES" else word for word in words))
-    assert message in found and "\n" not in found
+    printed, _ = draw(*(features if word == "FEATURES" else word for word in words))
+    assert message in printed and "\n" not in printed
 
 
 def test_the_folder_of_other_lists_is_not_changed(features, draw, digits, tmp_path):
-    found, _ = draw("--features", features, "--root", tmp_path, out=digits / "motion")
-    assert "belongs to other lists: choose another folder" in found and not (digits / "motion/index.html").exists()
+    printed, _ = draw("--features", features, "--root", tmp_path, out=digits / "motion")
+    assert "belongs to other lists: choose another folder" in printed and not (digits / "motion/index.html").exists()

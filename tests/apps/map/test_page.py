@@ -68,13 +68,13 @@ def test_a_page_stays_small(tmp_path):
     ],
 )
 def test_columns_are_numbers_or_classes(texts, wanted):
-    found = map_column("c", texts)
-    assert (found.name, found.classes, list(found.values)) == (wanted.name, wanted.classes, list(wanted.values))
+    actual = map_column("c", texts)
+    assert (actual.name, actual.classes, list(actual.values)) == (wanted.name, wanted.classes, list(wanted.values))
 
 
 def test_classes_keep_a_given_order_and_rare_ones_of_too_many_are_one():
     assert classes_column("c", ["b", "c", "a", "b"], ("c", "b", "unused")).classes == ("c", "b", "a")
     texts = [f"{n:04d}" for n in range(1200)] + ["1199"]
-    found = classes_column("c", texts)
-    assert len(found.classes) == 1000 and found.classes[0] == "1199" and found.classes[-1] == "201 other values"
-    assert found.values[-1] == found.values[1199] == 0 and [*found.values].count(999) == 201
+    actual = classes_column("c", texts)
+    assert len(actual.classes) == 1000 and actual.classes[0] == "1199" and actual.classes[-1] == "201 other values"
+    assert actual.values[-1] == actual.values[1199] == 0 and [*actual.values].count(999) == 201

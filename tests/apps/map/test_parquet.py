@@ -23,8 +23,8 @@ parquet = pytest.importorskip("pyarrow.parquet")
 def page(digits, tmp_path_factory):
     """The folder of a map with the file, of the moving digits by an untrained network."""
     out = tmp_path_factory.mktemp("parquet") / "page"
-    given = [f"{digits}/motion/test.csv", *UNTRAINED, "--layout", "pca", "--thumbnails", "3", "--quiet"]
-    cli.run("map", [*given, "--to", "parquet", "--out", str(out)])
+    arguments = [f"{digits}/motion/test.csv", *UNTRAINED, "--layout", "pca", "--thumbnails", "3", "--quiet"]
+    cli.run("map", [*arguments, "--to", "parquet", "--out", str(out)])
     return out
 
 
@@ -56,8 +56,8 @@ def test_spans_and_unknown_labels(digits, tmp_path):
     name = read_list(digits / "motion/test.csv").names[0]
     with (tmp_path / "list.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["path", "start", "end"], [name, 0, 0.3], [name, 0.3, 0.6]])
-    given = {"settings": ["data.moving_digits=null"], "cfg": TOY, "clips": 1, "workers": 0}
-    vidssl.map(tmp_path / "list.csv", "random", out=tmp_path / "out", to="parquet", root=digits, **given)
+    options = {"settings": ["data.moving_digits=null"], "cfg": TOY, "clips": 1, "workers": 0}
+    vidssl.map(tmp_path / "list.csv", "random", out=tmp_path / "out", to="parquet", root=digits, **options)
     table = parquet.read_table(tmp_path / "out/videos.parquet").to_pydict()
     assert table["start"] == [0, 0.3] and table["end"] == [0.3, 0.6] and table["label"] == [None, None]
     assert [near["ids"] for near in table["neighbors"]] == [[1], [0]]
@@ -65,8 +65,8 @@ def test_spans_and_unknown_labels(digits, tmp_path):
 
 def test_without_pyarrow_it_is_one_line_before_any_work(digits, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    given = [f"{digits}/motion/test.csv", *UNTRAINED, "--to", "parquet", "--out", str(tmp_path / "out")]
+    arguments = [f"{digits}/motion/test.csv", *UNTRAINED, "--to", "parquet", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit):
-        cli.guarded(lambda: cli.run("map", given))
+        cli.guarded(lambda: cli.run("map", arguments))
     assert "error: --to parquet needs pyarrow: pip install 'vidssl[parquet]'\n" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

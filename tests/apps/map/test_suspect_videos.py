@@ -61,9 +61,9 @@ def test_the_order_of_rows_and_the_numbers_of_classes_and_recordings_do_not_matt
     x, label, group = clusters()
     label[5] = 1
     order = generator(0, 2).permutation(len(x))
-    expected, found = score_labels(x, label, group), score_labels(x[order], 10 * label[order], group[order])
-    np.testing.assert_allclose(found.margin, expected.margin[order], atol=0.1)  # other folds
-    assert (found.proposed == 10 * expected.proposed[order]).all()
+    expected, actual = score_labels(x, label, group), score_labels(x[order], 10 * label[order], group[order])
+    np.testing.assert_allclose(actual.margin, expected.margin[order], atol=0.1)  # other folds
+    assert (actual.proposed == 10 * expected.proposed[order]).all()
 
 
 def test_videos_without_label_and_classes_of_one_recording_are_not_judged():
@@ -92,7 +92,7 @@ def test_a_far_video_is_an_outlier():
 
 def probabilities_by_loops(x, label, group):
     """Of each label: the geometric mean of a logistic regression without its fold, and a vote of ten neighbours."""
-    x, folds, found = x.double().numpy(), fold_table(group, label), []
+    x, folds, actual = x.double().numpy(), fold_table(group, label), []
     similarity = cosine_similarity(x)
     for row in range(len(x)):
         rest = folds != folds[row]
@@ -101,8 +101,8 @@ def probabilities_by_loops(x, label, group):
         for neighbour in order:
             votes[label[neighbour]] += np.exp(similarity[row, neighbour] / 0.07)
         both = np.sqrt((model.predict_proba(x[[row]])[0] + 1e-3) * (votes / votes.sum() + 1e-3))
-        found.append(both / both.sum())
-    return np.array(found)
+        actual.append(both / both.sum())
+    return np.array(actual)
 
 
 def test_doubtful_labels_are_ranked_by_a_probability_that_has_not_seen_them():

@@ -72,8 +72,8 @@ def test_samples(tmp_path, caplog):
         ("a.mp4", "Tear", 2.0, 4.0),
     ]
     (tmp_path / "tasks.json").write_text(json.dumps(TASKS))
-    wanted = [("videos/a.mp4", "Walk", 1.0, 2.0), ("b.mp4", "Tear", None, None)]  # frames 26 to 50 of 25 a second
-    assert spans(read_annotations(tmp_path / "tasks.json")) == wanted
+    expected = [("videos/a.mp4", "Walk", 1.0, 2.0), ("b.mp4", "Tear", None, None)]  # frames 26 to 50 of 25 a second
+    assert spans(read_annotations(tmp_path / "tasks.json")) == expected
 
 
 def test_back_and_forth(tmp_path, write_video):
@@ -95,9 +95,9 @@ def test_back_and_forth(tmp_path, write_video):
                 assert read_annotations(tmp_path / name) == []
             accepted = [{"data": task["data"], "annotations": task["predictions"]} for task in tasks]
             (tmp_path / name).write_text(json.dumps(accepted))
-        found = spans(read_annotations(tmp_path / name))
+        listed = spans(read_annotations(tmp_path / name))
         whole = ("b.mp4", "Walk", 0.0, 2.0) if to == "boris" else ("b.mp4", "Walk", None, None)
-        assert found == [("a.mp4", "Walk", 0.0, 0.8), ("a.mp4", "Tear", 0.8, 1.6), whole]
+        assert listed == [("a.mp4", "Walk", 0.0, 0.8), ("a.mp4", "Tear", 0.8, 1.6), whole]
     with open(tmp_path / "predictions.boris.csv", newline="") as file:
         assert [row["Comment start"] for row in csv.DictReader(file)] == ["0.9"] * 3
 

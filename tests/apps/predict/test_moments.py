@@ -42,8 +42,8 @@ def window(start, end, label, confidence=0.5, path="a", row=0):
 )
 def test_windows_are_joined(windows, moments):
     joined = join_windows(windows)
-    found = [(m.record.path, m.record.start, m.record.end, m.label, round(m.confidence, 6)) for m in joined]
-    assert found == moments
+    actual = [(m.record.path, m.record.start, m.record.end, m.label, round(m.confidence, 6)) for m in joined]
+    assert actual == moments
 
 
 def test_a_moment_is_shown_by_its_surest_window():

@@ -237,8 +237,8 @@ def test_moments_like_no_example_are_named(folder, tmp_path, write_video):
     labels = write_labels(tmp_path / "labels.csv", [("path", "label"), *rows])
     options = {**OPTIONS, "window": 1, "allow_external": True}
     results = vidssl.predict(tmp_path / "long.mp4", labels=[labels], out=tmp_path / "out", **options)
-    found = [row["class"] for row in rows_of(tmp_path / "out/predictions.csv")]
-    assert found[-1] == NONE and results["predicted"][NONE] >= 1
+    actual = [row["class"] for row in rows_of(tmp_path / "out/predictions.csv")]
+    assert actual[-1] == NONE and results["predicted"][NONE] >= 1
     page = (tmp_path / "out/index.html").read_text()
     assert f"</i>{NONE}</li></ul>" in page and "<h2>None of these<small>" in page
 

@@ -32,10 +32,10 @@ def prepare(root, out, **options):
     text = prepare_folder(root, out, **options)
     lists = {}
     for path in sorted(out.glob("*.csv"), key=lambda path: (path.stem != "train", path.stem)):
-        found = read_list(path, allow_external=True)
-        lists[path.stem] = [SimpleNamespace(path=name) for name in found.names]
+        listed = read_list(path, allow_external=True)
+        lists[path.stem] = [SimpleNamespace(path=name) for name in listed.names]
     ignored = int(re.search(r"(\d+) other files ignored", text)[1])
-    return SimpleNamespace(text=text, lists=lists, classes=found.classes, ignored=ignored)
+    return SimpleNamespace(text=text, lists=lists, classes=listed.classes, ignored=ignored)
 
 
 def groups_of(side, pattern):
@@ -55,10 +55,10 @@ def test_folder_of_classes(actions, tmp_path):
     assert train.classes == ("run", "walk") == made.classes
     assert (len(train.names), len(test.names)) == (24, 12)  # 3 of 9 persons
     assert not set(train.names) & set(test.names)
-    for found in (train, test):
-        assert all(Path(record.path).is_file() for record in found.records)
+    for actual in (train, test):
+        assert all(Path(record.path).is_file() for record in actual.records)
         assert all(
-            found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True)
+            actual.class_name(r.label) == n.split("/")[0] for n, r in zip(actual.names, actual.records, strict=True)
         )
     assert (tmp_path / "lists" / "root.txt").read_text() == f"{actions}\n"
     assert (tmp_path / "lists" / "train.csv").read_text().startswith("path,label,group\n")
@@ -87,8 +87,8 @@ def test_images_are_listed_on_request(tmp_path):
     names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
     root = touch(tmp_path / "pictures", *names, "cat/clip.mp4", "cat/notes.txt", "dog/.4.png")
     made = prepare(root, tmp_path / "a", test=0, images=True)
-    found = read_list(tmp_path / "a" / "train.csv")
-    assert sorted(found.names) == sorted(names) and found.classes == ("cat", "dog") and made.ignored == 3
+    listed = read_list(tmp_path / "a" / "train.csv")
+    assert sorted(listed.names) == sorted(names) and listed.classes == ("cat", "dog") and made.ignored == 3
     assert prepare(root, tmp_path / "b", test=0).lists["train"][0].path == "cat/clip.mp4"
     (root / "cat/clip.mp4").unlink()
     with pytest.raises(DataError, match="no videos in"):
@@ -99,8 +99,8 @@ def test_images_are_listed_on_request(tmp_path):
 
 def rows(folder, name):
     """What a list says: each path, and the name of its class."""
-    found = read_list(folder / f"{name}.csv")
-    return {path: found.class_name(r.label) for path, r in zip(found.names, found.records, strict=True)}
+    listed = read_list(folder / f"{name}.csv")
+    return {path: listed.class_name(r.label) for path, r in zip(listed.names, listed.records, strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_follow_links(tmp_path):
     assert "cannot be read: 1 ('walk/gone.mp4': a link to nothing)" in made.text
     with pytest.raises(DataError, match="leaves the root"):
         read_list(tmp_path / "lists/train.csv")
-    found = read_list(tmp_path / "lists/train.csv", allow_external=True)
-    assert set(found.names) == names and all(Path(record.path).is_file() for record in found.records)
+    listed = read_list(tmp_path / "lists/train.csv", allow_external=True)
+    assert set(listed.names) == names and all(Path(record.path).is_file() for record in listed.records)
 
 
 def test_folders_that_cannot_be_listed(actions, tmp_path):
@@ -289,9 +289,9 @@ def test_labels_csv(actions, tmp_path):
     assert made.classes == ("fast, very", "slow")
     assert made.ignored == 18  # the other class folder
     assert "train: 12 videos of 2 groups" in made.text and "test: 6 videos of 1 groups" in made.text
-    found = read_list(tmp_path / "lists" / "train.csv")
-    for name, record in zip(found.names, found.records, strict=True):
-        assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (found.class_name(record.label) == "fast, very")
+    listed = read_list(tmp_path / "lists" / "train.csv")
+    for name, record in zip(listed.names, listed.records, strict=True):
+        assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (listed.class_name(record.label) == "fast, very")
 
 
 def test_labels_as_other_commands_read_them(actions, tmp_path, caplog):
@@ -311,11 +311,11 @@ def test_kept_classes(actions, tmp_path, labelled):
         rows = [f"{c}/person{p:02d}_a.mp4,{c}" for c in ("walk", "run", "jump") for p in range(2)]
         labels = labels_csv(tmp_path / "labels.csv", rows, "path,label")
     made = prepare(actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt")
-    found = read_list(tmp_path / "lists" / "train.csv")
-    assert found.classes == made.classes == ("jump", "walk")
-    assert {name.split("/")[0] for name in found.names} == {"jump", "walk"}
-    assert len(found.names) == (4 if labelled else 20)
-    assert all(found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True))
+    listed = read_list(tmp_path / "lists" / "train.csv")
+    assert listed.classes == made.classes == ("jump", "walk")
+    assert {name.split("/")[0] for name in listed.names} == {"jump", "walk"}
+    assert len(listed.names) == (4 if labelled else 20)
+    assert all(listed.class_name(r.label) == n.split("/")[0] for n, r in zip(listed.names, listed.records, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,13 @@ def per_class(names):
 def test_each_class_is_split(tmp_path, sizes, fraction, tested):
     root = videos_of(tmp_path / "root", *(f"{c}/{c}x{n}y.mp4" for c, size in sizes.items() for n in range(size)))
     report, lists = split(root, tmp_path / "lists", test=fraction)
-    found = per_class(lists["test"])
+    actual = per_class(lists["test"])
     assert sorted(lists["train"] + lists["test"]) == sorted(p.relative_to(root).as_posix() for p in root.rglob("*.mp4"))
     if tested in ({"a": 3, "b": 2}, {"a": 1, "b": 1}):  # which of the classes gets the odd video is drawn
-        assert sorted(found.values()) == sorted(tested.values())
+        assert sorted(actual.values()) == sorted(tested.values())
     else:
-        assert found == tested
-    without = sorted(sizes.keys() - found.keys())
+        assert actual == tested
+    without = sorted(sizes.keys() - actual.keys())
     assert bool(without) == ("have no video in test" in report)
     assert all(repr(name) in report.split("have no video in test")[1] for name in without)
 
@@ -64,7 +64,7 @@ def test_groups_are_split_by_class_as_far_as_they_allow(tmp_path):
     ]
     root = videos_of(tmp_path / "root", *names)
     report, lists = split(root, tmp_path / "lists", group=r"v_\w+_g\d+", test=0.3)
-    groups = {side: {name[:-7] for name in found} for side, found in lists.items()}
+    groups = {side: {name[:-7] for name in actual} for side, actual in lists.items()}
     assert not groups["train"] & groups["test"] and "recording" not in report
     all_of = per_class(names)
     for name, count in per_class(lists["test"]).items():
@@ -187,8 +187,8 @@ def test_names_that_look_like_recordings(tmp_path, names, pattern):
     report, lists = split(root, tmp_path / "again", group=option)
     assert "look like recordings" not in report
     parts = defaultdict(set)
-    for side, found in lists.items():
-        for name in found:
+    for side, actual in lists.items():
+        for name in actual:
             parts[side].add(re.search(option, name)[1 if re.compile(option).groups else 0])
     assert not parts["train"] & parts["test"]
 

@@ -30,9 +30,9 @@ def touch(root, *names):
     return root
 
 
-def refusal(prepare, *given, kind=DataError, **options):
+def refusal(prepare, *arguments, kind=DataError, **options):
     with pytest.raises(kind) as caught:
-        prepare(*given, **options)
+        prepare(*arguments, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -320,9 +320,9 @@ def test_kinetics_rows_that_begin_before_the_video(tmp_path, untrimmed):
     names[1:2] = ["run/bbbbbbbbbbb.mp4"] if untrimmed else names[1:2]
     root = touch(tmp_path / "root", *names)
     report = prepare_kinetics(root, tmp_path / "lists", train, untrimmed=untrimmed)
-    found = read_list(tmp_path / "lists/train.csv")
-    assert found.names == tuple(names[:3] if untrimmed else names)
-    assert [r.start for r in found.records] == ([0.0, 0.0, 1.0] if untrimmed else [None] * 4)
+    listed = read_list(tmp_path / "lists/train.csv")
+    assert listed.names == tuple(names[:3] if untrimmed else names)
+    assert [r.start for r in listed.records] == ([0.0, 0.0, 1.0] if untrimmed else [None] * 4)
     assert "train: 3 rows begin before the video" in report and "'aaaaaaaaaaa', -2 to 8 s, 'bbb" in report
 
 

@@ -53,13 +53,13 @@ def make_stl10(root):
 
 def pixels_of(lists, name):
     """All images of a list as vidssl decodes them, (N, 3, H, W), and their labels."""
-    found = read_list(lists / f"{name}.csv")
+    listed = read_list(lists / f"{name}.csv")
     frames = []
-    for record in found.records:
+    for record in listed.records:
         with open_video(Path(record.path)) as video:
             assert video.meta.num_frames == 1
             frames.append(video.frames([0])[0])
-    return np.stack(frames), [record.label for record in found.records]
+    return np.stack(frames), [record.label for record in listed.records]
 
 
 def test_the_digits_of_mnist(real, tmp_path):
@@ -71,16 +71,16 @@ def test_the_digits_of_mnist(real, tmp_path):
     made = prepare_torchvision("MNIST", tmp_path / "sets", tmp_path / "lists")
     assert made.startswith("train: 40 images\ntest: 20 images\n60 files written")
     for name, part in (("train", slice(None, 40)), ("test", slice(40, None))):
-        pixels, found = pixels_of(tmp_path / "lists", name)
-        assert found == labels[part].tolist()
+        pixels, listed = pixels_of(tmp_path / "lists", name)
+        assert listed == labels[part].tolist()
         assert np.array_equal(pixels, np.repeat(digits[part][:, None], 3, axis=1))
         theirs = torchvision.datasets.MNIST(tmp_path / "sets", train=name == "train")
         assert np.array_equal(pixels[:, 0], np.stack([np.asarray(theirs[n][0]) for n in range(len(theirs))]))
-    found = read_list(tmp_path / "lists" / "train.csv")
-    assert found.classes == tuple(torchvision.datasets.MNIST.classes)
-    assert found.names[:2] == (f"train/{labels[0]}/000000.png", f"train/{labels[1]}/000001.png")
-    assert found.root == (tmp_path / "lists" / "images" / "MNIST").resolve()
-    stored = Image.open(found.records[0].path)
+    listed = read_list(tmp_path / "lists" / "train.csv")
+    assert listed.classes == tuple(torchvision.datasets.MNIST.classes)
+    assert listed.names[:2] == (f"train/{labels[0]}/000000.png", f"train/{labels[1]}/000001.png")
+    assert listed.root == (tmp_path / "lists" / "images" / "MNIST").resolve()
+    stored = Image.open(listed.records[0].path)
     assert (stored.mode, stored.size) == ("L", (28, 28))
     report = prepare_moving_digits(tmp_path / "moving", train=1, test=1, frames=1, size=32, mnist=real / "mnist")
     assert report.startswith("rendered 1 training and 1 test videos")
@@ -91,8 +91,8 @@ def test_the_unlabelled_images_of_stl10(tmp_path):
     prepare_torchvision("STL10", tmp_path / "sets", tmp_path / "lists")
     expected = {"train": (slice(0, 3), [0, 9, 1]), "test": (slice(3, 5), [3, 3])}
     for name, (part, labels) in {**expected, "unlabeled": (slice(5, 9), [-1] * 4)}.items():
-        decoded, found = pixels_of(tmp_path / "lists", name)
-        assert np.array_equal(decoded, pixels[part]) and found == labels
+        decoded, actual = pixels_of(tmp_path / "lists", name)
+        assert np.array_equal(decoded, pixels[part]) and actual == labels
     assert (tmp_path / "lists" / "unlabeled.csv").read_text().splitlines()[:2] == ["path", "unlabeled/000000.png"]
     assert read_list(tmp_path / "lists" / "train.csv").classes[9] == "truck"
 
@@ -218,11 +218,11 @@ def test_training_splits_are_joined(tmp_path):
     made = prepare_torchvision("DTD", tmp_path / "sets", tmp_path / "lists", train_split=("train", "val"))
     assert made.startswith("train: 4 images\ntest: 2 images\n")
     pixels, labels = [], []
-    for record in (found := read_list(tmp_path / "lists" / "train.csv")).records:
+    for record in (actual := read_list(tmp_path / "lists" / "train.csv")).records:
         with open_video(Path(record.path)) as video:
             pixels.append(int(video.frames([0])[0, 0].mean()))
         labels.append(record.label)
-    assert labels == [0, 1, 0, 1] and found.classes == ("banded", "woven")
+    assert labels == [0, 1, 0, 1] and actual.classes == ("banded", "woven")
     assert np.allclose(pixels, [0, 0, 40, 40], atol=2)
     with pytest.raises(ConfigError, match="CIFAR10 has one training split: leave out the training split train val"):
         prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "other", train_split=("train", "val"))

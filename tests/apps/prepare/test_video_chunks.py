@@ -57,9 +57,9 @@ def test_seconds_mean_the_frames(tmp_path, monkeypatch):
         out = tmp_path / str(case)
         write_lists(out / "in", tmp_path, {"train": [("a.mp4", -1)]}, ())
         prepare_chunks(out / "in" / "train.csv", out / "out", chunks=4, frames=60)
-        found = [resolve_span(whole, record) for record in read_list(out / "out" / "train.csv").records]
-        assert [first for first, _ in found] == chunk_starts(whole.num_frames, 4, 60)
-        assert [part.num_frames for _, part in found] == [60] * len(found)
+        actual = [resolve_span(whole, record) for record in read_list(out / "out" / "train.csv").records]
+        assert [first for first, _ in actual] == chunk_starts(whole.num_frames, 4, 60)
+        assert [part.num_frames for _, part in actual] == [60] * len(actual)
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def videos(tmp_path, write_video, numbered):
 
 def spans(path):
     """(name, label, first frame, last frame) of each row, read as the data set reads it."""
-    found = []
+    collected = []
     listed = read_list(path)
     for name, record in zip(listed.names, listed.records, strict=True):
         with open_video(record.path, fps=record.fps) as video:
             first, part = resolve_span(video.meta, record)
-        found.append((name, record.label, first, first + part.num_frames - 1))
-    return found
+        collected.append((name, record.label, first, first + part.num_frames - 1))
+    return collected
 
 
 def test_a_list_of_chunks(videos, tmp_path, number_of):

@@ -38,9 +38,9 @@ def test_the_labels_are_those_of_the_official_files(voc, tmp_path):
         "path,labels\nJPEGImages/000005.jpg,0 2?\nJPEGImages/000007.jpg,1 2\n"
     )
     for name, split in (("train", "trainval"), ("test", "test")):
-        found = read_list(tmp_path / "lists" / f"{name}.csv")
+        listed = read_list(tmp_path / "lists" / f"{name}.csv")
         expected = [[{1: 1, 0: -1, -1: 0}[mark] for mark in marks.values()] for marks in MARKS[split].values()]
-        assert found.classes == ("cat", "dog", "tree") and found.targets.tolist() == expected
+        assert listed.classes == ("cat", "dog", "tree") and listed.targets.tolist() == expected
 
 
 def test_errors_name_the_file(voc, tmp_path):

@@ -22,7 +22,7 @@ def options():
 @pytest.fixture
 def lists(digits, tmp_path):
     """Copies of some training and test videos in a folder, and their lists: (gallery, query)."""
-    found = []
+    collected = []
     for name, count in (("train", GALLERY), ("test", QUERIES)):
         source = read_list(digits / f"motion/{name}.csv")
         (tmp_path / "videos" / name).mkdir(parents=True)
@@ -30,10 +30,10 @@ def lists(digits, tmp_path):
         for n, record in enumerate(source.records[:count]):
             shutil.copy(record.path, tmp_path / "videos" / name / f"{n}.mp4")
             rows.append(f"{name}/{n}.mp4,{record.label}")
-        found.append(tmp_path / "videos" / f"{name}.csv")
-        found[-1].write_text("\n".join(rows) + "\n")
+        collected.append(tmp_path / "videos" / f"{name}.csv")
+        collected[-1].write_text("\n".join(rows) + "\n")
         (tmp_path / "videos" / "classes.txt").write_text("".join(f"{c}\n" for c in source.classes))
-    return found
+    return collected
 
 
 @pytest.fixture

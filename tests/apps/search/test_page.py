@@ -40,8 +40,8 @@ def written(path: Path, videos, queries, **options) -> tuple[str, PARSED, dict]:
     options = {"title": "Nearest", "results": {"num_gallery": 9}} | options
     write_retrieval_page(path, videos=videos, queries=queries, **options)
     page = path.read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    return page, PARSED(page), json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return page, PARSED(page), json.loads(match[1])
 
 
 def test_names_are_shown_and_never_obeyed(tmp_path):
@@ -66,8 +66,8 @@ def test_names_are_shown_and_never_obeyed(tmp_path):
 def test_a_file_name_that_is_no_utf8_does_not_stop_the_page(tmp_path):
     name = b"caf\xe9.mp4".decode("utf-8", "surrogateescape")
     (tmp_path / name).write_bytes(b"")
-    found = FoundVideo(name, VideoRecord(str(tmp_path / name)))
-    _, tree, data = written(tmp_path / "p.html", [found], [QueryRow(0, ())], unread=[(name, "no video")])
+    actual = FoundVideo(name, VideoRecord(str(tmp_path / name)))
+    _, tree, data = written(tmp_path / "p.html", [actual], [QueryRow(0, ())], unread=[(name, "no video")])
     assert "caf?.mp4" in tree.texts and data["files"][0][2] == "caf%E9.mp4"
 
 

@@ -49,18 +49,18 @@ def test_hits_are_printed_and_nothing_is_written(search, lists, tmp_path, monkey
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     before = sorted(tmp_path.rglob("*"))
-    found = search(lists[1].parent / "test/5.mp4", k=3)
-    head, titles, *lines = str(found).splitlines()
-    assert found.file is None and titles.split() == ["similarity", "class", "path"] and head.endswith("24²")
+    hits = search(lists[1].parent / "test/5.mp4", k=3)
+    head, titles, *lines = str(hits).splitlines()
+    assert hits.file is None and titles.split() == ["similarity", "class", "path"] and head.endswith("24²")
     assert [line.split() for line in lines] == [
-        [str(hit["rank"]), f"{hit['similarity']:.4f}", "?", hit["path"]] for hit in found["neighbours"]
+        [str(hit["rank"]), f"{hit['similarity']:.4f}", "?", hit["path"]] for hit in hits["neighbours"]
     ]
-    one = [hit["path"] for hit in found["neighbours"]]
+    one = [hit["path"] for hit in hits["neighbours"]]
     assert sorted(tmp_path.rglob("*")) == before and len(lines) == 3
-    found = search(lists[1].parent / "test", k=3)  # each video is a query of its own
-    assert [of["query"] for of in found["hits"]] == [f"{n}.mp4" for n in range(7)] and "neighbours" not in found
-    assert [hit["path"] for hit in found["hits"][5]["neighbours"]] == one
-    lines = str(found).splitlines()
+    hits = search(lists[1].parent / "test", k=3)  # each video is a query of its own
+    assert [of["query"] for of in hits["hits"]] == [f"{n}.mp4" for n in range(7)] and "neighbours" not in hits
+    assert [hit["path"] for hit in hits["hits"][5]["neighbours"]] == one
+    lines = str(hits).splitlines()
     assert lines.count("") == 7 and lines[lines.index("5.mp4") + 2].endswith(one[0])
     assert "percent" in str(search(lists[1], index=None, gallery=lists[0]))  # of lists with labels, the accuracies
     assert sorted(tmp_path.rglob("*")) == before
@@ -106,13 +106,13 @@ def test_several_files_are_examples_of_one_query(options, search, lists, folder,
     (x, names), (examples, _) = features(folder, options), features([folder / "2.mp4", folder / "9.mp4"], options)
     similarity = x @ examples.mean(axis=0) / np.linalg.norm(examples.mean(axis=0))
     expected = [names[n] for n in np.argsort(-similarity) if names[n] not in ("2.mp4", "9.mp4")][:5]
-    found = search(folder / "2.mp4", folder / "9.mp4", k=5, out=tmp_path / "out")
-    assert [hit["path"] for hit in found["neighbours"]] == expected
-    assert [hit["similarity"] for hit in found["neighbours"]] == pytest.approx(
+    hits = search(folder / "2.mp4", folder / "9.mp4", k=5, out=tmp_path / "out")
+    assert [hit["path"] for hit in hits["neighbours"]] == expected
+    assert [hit["similarity"] for hit in hits["neighbours"]] == pytest.approx(
         [similarity[names.index(name)] for name in expected], abs=1e-5
     )
     page = (tmp_path / "out/index.html").read_text()
-    assert str(found).startswith(f"2 examples ({folder}/2.mp4, {folder}/9.mp4): ") and "Nearest videos of 2 ex" in page
+    assert str(hits).startswith(f"2 examples ({folder}/2.mp4, {folder}/9.mp4): ") and "Nearest videos of 2 ex" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
     ((first, _, *others),) = data["queries"]
     assert [data["files"][data["videos"][n][0]][0] for n in (first, *others)] == ["2.mp4", "9.mp4"]
@@ -226,8 +226,8 @@ def test_a_folder_keeps_the_features_of_one_gallery_network_and_clips(
     (folder / "1.mp4").unlink()
     for name, more in (("2.mp4", {"gallery": folder}), ("3.mp4", {})):  # also without the gallery
         decoded.clear()
-        found = search(folder / name, out=out, index=None, **more)
-        assert len(decoded) == 1 and found["num_gallery"] == 11
+        hits = search(folder / name, out=out, index=None, **more)
+        assert len(decoded) == 1 and hits["num_gallery"] == 11
     assert "0.mp4" in (out / "index.html").read_text()
 
 
@@ -238,10 +238,10 @@ def test_an_index_states_its_clips(options, folder, tmp_path):
     extract(videos=folder, out=tmp_path / "g", **options | {"clips": 3, "size": 20})
     others = {name: value for name, value in options.items() if name not in ("clips", "crops", "size")}
     for more in ({}, {"gallery": folder}):
-        found = retrieval(query=folder / "0.mp4", index=tmp_path / "g", **others, **more)
-        assert [found["protocol"][name] for name in ("clips", "crops", "size")] == [3, 1, 20]
-    found = retrieval(query=folder / "0.mp4", index=tmp_path / "g", **others, clips=2)  # an option wins
-    assert found["protocol"]["clips"] == 2
+        actual = retrieval(query=folder / "0.mp4", index=tmp_path / "g", **others, **more)
+        assert [actual["protocol"][name] for name in ("clips", "crops", "size")] == [3, 1, 20]
+    actual = retrieval(query=folder / "0.mp4", index=tmp_path / "g", **others, clips=2)  # an option wins
+    assert actual["protocol"]["clips"] == 2
     with pytest.raises(DataError, match="clips 3 stored, 2 requested"):
         retrieval(query=folder / "0.mp4", index=tmp_path / "g", gallery=folder, **others, clips=2)
 
@@ -283,12 +283,12 @@ def test_other_classes_leave_the_accuracies_out(search, lists, folder, tmp_path)
     (tmp_path / "q/root.txt").write_text(f"{folder.parent}\n")
     (tmp_path / "q/classes.txt").write_text("x\ny\n")
     shutil.rmtree(tmp_path / "g")
-    found = search(tmp_path / "q/q.csv", gallery=lists[0], k=3)
+    neighbours = search(tmp_path / "q/q.csv", gallery=lists[0], k=3)
     note = f"no accuracies: {tmp_path}/q/q.csv has other classes than {lists[0]}; labels=FILE gives labels to both"
-    assert found["note"] == note == found.text.splitlines()[1] and "R@1" not in found
-    assert [len(hits["neighbours"]) for hits in found["hits"]] == [3, 3]
-    found = search(tmp_path / "q/q.csv", out=tmp_path / "out", k=3)  # of the index the classes are known later
-    assert found["note"] == note.replace(str(lists[0]), str(tmp_path / "g")) == found.text.splitlines()[1]
+    assert neighbours["note"] == note == neighbours.text.splitlines()[1] and "R@1" not in neighbours
+    assert [len(hits["neighbours"]) for hits in neighbours["hits"]] == [3, 3]
+    neighbours = search(tmp_path / "q/q.csv", out=tmp_path / "out", k=3)  # of the index the classes are known later
+    assert neighbours["note"] == note.replace(str(lists[0]), str(tmp_path / "g")) == neighbours.text.splitlines()[1]
     page = (tmp_path / "out/index.html").read_text()
     assert "No accuracies: " in page and "labels=FILE" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
@@ -313,10 +313,10 @@ def test_a_root_is_where_an_index_was_moved_to(search, lists, folder, tmp_path, 
 def test_files_are_counted(options, folder, tmp_path):
     for name in ("x.mp4", "y.mp4"):
         (folder / name).write_text("<html>")
-    found = retrieval(query=folder / "0.mp4", gallery=folder, window=0.3, out=tmp_path / "out", **options)
-    count = found["num_gallery"]
+    actual = retrieval(query=folder / "0.mp4", gallery=folder, window=0.3, out=tmp_path / "out", **options)
+    count = actual["num_gallery"]
     assert count > 12 and f": {count} windows of 0.3 s in the gallery (12 files, 2 files could not be read), " in str(
-        found
+        actual
     )
     page = (tmp_path / "out/index.html").read_text()
     assert f"<dd>{count} windows of 12 files</dd>" in page and "2 videos cannot be read" in page

@@ -56,26 +56,26 @@ def test_an_index_changes_nothing(options, lists, tmp_path):
 
 
 def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
-    found = retrieval(query=lists[1], gallery=lists[0], out=tmp_path / "out", page_queries=0, **options)
+    actual = retrieval(query=lists[1], gallery=lists[0], out=tmp_path / "out", page_queries=0, **options)
     names = [f"R@{k}" for k in (1, 5, 10, 20, 50)]
-    assert [f"R@{k}" for k in RANKS] == names and [name for name in found if name in names] == names
-    assert [*found["centered_features"]] == names
+    assert [f"R@{k}" for k in RANKS] == names and [name for name in actual if name in names] == names
+    assert [*actual["centered_features"]] == names
     centred = retrieval(
         query=lists[1], gallery=lists[0], out=tmp_path / "centred", center=True, page_queries=0, **options
     )
-    assert {name: centred[name] for name in names} == found["centered_features"]
-    assert centred["uncentered"] == {name: found[name] for name in names}
-    assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
-    for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
+    assert {name: centred[name] for name in names} == actual["centered_features"]
+    assert centred["uncentered"] == {name: actual[name] for name in names}
+    assert (centred["knn"], centred["chance"]) == (actual["knn"], actual["chance"])
+    for results in (actual, centred):  # the plain ones stand first, whichever come first in results.json
         labels, head, titles, plain, other, note = results.text.splitlines()
         assert head.startswith(f"{QUERIES} queries, {GALLERY} in the gallery, 1 clip x 1 crop of 24²")
-        assert labels == found["labels"] and labels.startswith("labels: the list's, ")
+        assert labels == actual["labels"] and labels.startswith("labels: the list's, ")
         assert titles.split() == ["percent", *names, "knn", "majority"]
         assert note == f"R@20, R@50: all {GALLERY} videos of the gallery, which are fewer than k"
         assert plain.split()[0] == "plain" and other.split()[0] == "centred"
-        shown = [found[name] for name in (*names, "knn", "majority")]
+        shown = [actual[name] for name in (*names, "knn", "majority")]
         assert plain.split()[1:] == [f"{100 * value:.1f}" for value in shown]
-        assert other.split()[1:] == [f"{100 * found['centered_features'][name]:.1f}" for name in names]
+        assert other.split()[1:] == [f"{100 * actual['centered_features'][name]:.1f}" for name in names]
         assert len({len(line) for line in (titles, plain)}) == 1
 
 
@@ -86,8 +86,8 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog, searc
     (root / "linked").symlink_to(root / "train")
     (root / "link.mp4").symlink_to(root / "train/3.mp4")
     (root / "q.csv").write_text("path,label\nlinked/2.mp4,0\nlink.mp4,0\ntrain/7.mp4,0\n")
-    found = retrieval(query=root / "q.csv", gallery=gallery, out=tmp_path / "out", page_hits=50, **options)
-    assert found["duplicates"] == 0 and "bit-identical" not in caplog.text
+    actual = retrieval(query=root / "q.csv", gallery=gallery, out=tmp_path / "out", page_hits=50, **options)
+    assert actual["duplicates"] == 0 and "bit-identical" not in caplog.text
     for (_, hits), own in zip(search_page(tmp_path / "out"), (2, 3, 7), strict=True):
         assert {hit.name for hit in hits} == {f"train/{n}.mp4" for n in range(GALLERY) if n != own}
     for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
@@ -106,8 +106,8 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
     with open(gallery, "a") as file:
         file.write("".join(f"train/copy{n}.mp4,{labels[n]}\n" for n in (1, 4, 6)))
     plain = options | {"batch_size": 1}  # rounding may depend on the batch
-    found = retrieval(query=query, gallery=gallery, out=tmp_path / "with", page_queries=0, **plain)
-    assert found["duplicates"] == 3 and not found["drop_duplicates"]
+    actual = retrieval(query=query, gallery=gallery, out=tmp_path / "with", page_queries=0, **plain)
+    assert actual["duplicates"] == 3 and not actual["drop_duplicates"]
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert warning.startswith(
         f"3 of {QUERIES} videos of {query} are in the gallery {gallery} too (3 under another name)"
@@ -131,7 +131,7 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
     paths = [hit["path"] for hit in near["neighbours"]]
     assert len(paths) == GALLERY + 2 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
     # Each copy has its query's label: it was a hit at once.
-    assert found["R@1"] >= 3 / QUERIES and found["R@1"] > dropped["R@1"]
+    assert actual["R@1"] >= 3 / QUERIES and actual["R@1"] > dropped["R@1"]
 
 
 def test_one_video_finds_what_its_list_finds(options, lists, tmp_path, search_page):
@@ -185,9 +185,9 @@ def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     gallery, query = lists
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
 
-    def refused(error=DataError, **given):
+    def refused(error=DataError, **arguments):
         return one_line(
-            error, retrieval, **{"query": video, "out": tmp_path / "out", "index": index, **options, **given}
+            error, retrieval, **{"query": video, "out": tmp_path / "out", "index": index, **options, **arguments}
         )
 
     assert refused() == f"cannot read {index}: No such file or directory; extract it with gallery=LIST"
@@ -216,7 +216,7 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
     (tmp_path / "text.mp4").write_text("<html>")
     monkeypatch.setattr(job, "load_subject", None)  # the error comes before anything is loaded
-    for error, given, message in (
+    for error, arguments, message in (
         (DataError, {"query": tmp_path / "none.mp4"}, f"{tmp_path}/none.mp4 does not exist"),
         (DataError, {"query": tmp_path / "none.csv"}, "cannot read list"),
         (DataError, {"query": tmp_path / "text.mp4"}, "not a video"),
@@ -224,8 +224,8 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
         (ConfigError, {"gallery": None, "out": file}, "there is no gallery: give gallery=LIST, index=FOLDER or both"),
         (ConfigError, {"center": True}, "the mean of one video is the video itself"),
     ):
-        given = {"query": video, "gallery": gallery, "out": out, **options, **given}
-        assert message in one_line(error, retrieval, **given)
+        arguments = {"query": video, "gallery": gallery, "out": out, **options, **arguments}
+        assert message in one_line(error, retrieval, **arguments)
     assert not [*out.glob("[!.]*")]
 
 
@@ -259,9 +259,9 @@ def test_the_page_has_all_queries_and_each_video_once(options, lists, tmp_path, 
     with open(gallery, "a") as file:
         file.write("train/copy.mp4,0\n")
     of = {"gallery": gallery, "query": gallery, "out": tmp_path / "out", **options, "workers": 2}
-    found = retrieval(**of)
+    actual = retrieval(**of)
     shown = search_page(tmp_path / "out")
-    assert [video.name for video, _ in shown] == [*read_list(gallery).names] and found["duplicates"] == 1
+    assert [video.name for video, _ in shown] == [*read_list(gallery).names] and actual["duplicates"] == 1
     assert all(len(hits) == 6 for _, hits in shown)
     files = {path.name for path in (tmp_path / "out/previews").iterdir()}
     assert len(files) == GALLERY  # of one more, two are equal
@@ -315,8 +315,8 @@ def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):
     gallery, _ = lists
     gallery.write_text("path,label\ntrain/0.mp4,0\n")
     with caplog.at_level(logging.WARNING):
-        found = retrieval(query=gallery.parent / "train/0.mp4", gallery=gallery, out=tmp_path / "out", **options)
-    assert found["neighbours"] == [] and found["num_gallery"] == 1
+        actual = retrieval(query=gallery.parent / "train/0.mp4", gallery=gallery, out=tmp_path / "out", **options)
+    assert actual["neighbours"] == [] and actual["num_gallery"] == 1
     assert (tmp_path / "out/index.html").exists() and not caplog.records
 
 
@@ -353,18 +353,18 @@ def test_a_folder_in_itself_is_read_once(options, copies, tmp_path, caplog, monk
     linked.mkdir()
     for file in copies.iterdir():
         (linked / file.name).hardlink_to(file)
-    found = {}
+    collected = {}
     for name, other in (("same", copies / ".." / "videos"), ("two", linked)):
         decoded.clear()
         caplog.clear()
-        given = {"query": copies, "gallery": other, "out": tmp_path / name, "index": tmp_path / f"{name}.features"}
-        retrieval(**given, **options)
-        found[name] = json.loads((tmp_path / name / "results.json").read_text())
+        arguments = {"query": copies, "gallery": other, "out": tmp_path / name, "index": tmp_path / f"{name}.features"}
+        retrieval(**arguments, **options)
+        collected[name] = json.loads((tmp_path / name / "results.json").read_text())
         assert len(decoded) == (5 if name == "same" else 10)
         assert caplog.text.count("left out:") == 1 and caplog.text.count("broken.mp4: ") == len(decoded) / 5
-        assert found[name]["num_queries"] == found[name]["num_gallery"] == 5
-        assert len(found[name]["missing_queries"]) == len(found[name]["missing_gallery"]) == 1
-    assert found["same"]["duplicates"] == 1
+        assert collected[name]["num_queries"] == collected[name]["num_gallery"] == 5
+        assert len(collected[name]["missing_queries"]) == len(collected[name]["missing_gallery"]) == 1
+    assert collected["same"]["duplicates"] == 1
     page = (tmp_path / "same" / "index.html").read_text()
     assert "1 video cannot be read<" in page and "<li>1.mp4 = copy.mp4</li>" in page
     shown = [(video.name, hit.name) for video, hits in search_page(tmp_path / "same") for hit in hits if hit.is_copy]

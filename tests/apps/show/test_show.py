@@ -39,7 +39,7 @@ def toy(digits, tmp_path):
 def trained_on(run, epochs, monkeypatch):
     """The samples that training would use: (epoch, row) to views, the row used, and boxes."""
     monkeypatch.setattr(engine, "Feed", lambda loader, *_: loader)
-    found = {}
+    collected = {}
     with ExitStack() as stack:
         training = engine.Training(run, None, stack)
         if training.tracks.due(0):
@@ -48,11 +48,11 @@ def trained_on(run, epochs, monkeypatch):
         for keys, batch in zip(loader.batches, loader, strict=True):
             for n, key in enumerate(keys):
                 boxes = None if batch.boxes is None else batch.boxes[n].numpy()
-                found[key] = [view[n].numpy() for view in batch.views], int(batch.index[n]), boxes
+                collected[key] = [view[n].numpy() for view in batch.views], int(batch.index[n]), boxes
             if all(epoch >= epochs for epoch, _ in keys):
                 break
             del batch
-    return found
+    return collected
 
 
 def assert_trained_on(samples, trained):
@@ -136,8 +136,8 @@ def test_boxes_of_tracks(toy, tmp_path, monkeypatch, write_video):
         lines.append(f"{n}.mp4")
     (tmp_path / "list.csv").write_text("\n".join(lines))
     views = "[{name: weak, size: 32, area: [0.3, 0.9]}, {name: weak, size: 32, area: [0.3, 0.9]}]"
-    given = fixed(tmp_path, views=views)
-    run = toy("frame_invariance_tracks", *given, f"tracks={{folder: {tmp_path / 'found'}}}")
+    options = fixed(tmp_path, views=views)
+    run = toy("frame_invariance_tracks", *options, f"tracks={{folder: {tmp_path / 'found'}}}")
     samples = [sample for each in show_views(run, videos=4, draws=2) for sample in each]
     assert_trained_on(samples, trained_on(run, 2, monkeypatch))
     seen = 0
@@ -226,9 +226,9 @@ def test_a_config_or_a_network_is_needed(digits, tmp_path):
 
 def test_the_command(digits, tmp_path, capsys):
     """Of a folder, whose list is written beside the page; and a page that loads nothing."""
-    given = [str(digits / "videos/test"), f"output={tmp_path / 'run'}", "data.workers=0", "seed=3"]
+    words = [str(digits / "videos/test"), f"output={tmp_path / 'run'}", "data.workers=0", "seed=3"]
     cli.run(
-        "show", ["--cfg", "toy/sce", *given, "--limit", "2", "--draws", "2", "--out", str(tmp_path / "a"), "--quiet"]
+        "show", ["--cfg", "toy/sce", *words, "--limit", "2", "--draws", "2", "--out", str(tmp_path / "a"), "--quiet"]
     )
     assert capsys.readouterr().out == f"{tmp_path}/a/index.html\n"
     assert not (tmp_path / "run").exists() and len(read_list(tmp_path / "a/videos/train.csv").records) == 16

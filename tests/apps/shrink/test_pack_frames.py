@@ -47,7 +47,7 @@ def shards(folder):
 
 def by_tarfile(folder):
     """Read all shards with Python's own tarfile: name to the images and the description of each video."""
-    found = {}
+    collected = {}
     for shard in shards(folder):
         with tarfile.open(folder / shard) as tar:
             content = {member.name: tar.extractfile(member).read() for member in tar}
@@ -55,8 +55,8 @@ def by_tarfile(folder):
             if name.endswith(".json"):
                 about, key = json.loads(text), name.removesuffix(".json")
                 frames = [content[each] for each in sorted(content) if each.startswith(f"{key}.0")]
-                found[about["name"]] = frames, about
-    return found
+                collected[about["name"]] = frames, about
+    return collected
 
 
 def pillow(image, size, kind, quality):
@@ -83,10 +83,10 @@ def test_frames_equal_those_of_pillow(tmp_path, packed, real, kind):
             assert copy.meta.num_frames == source.meta.num_frames and copy.meta.fps == source.meta.fps
             height, width = copy.meta.height, copy.meta.width
             assert min(height, width) == 120
-            wanted = generator(0).permutation(source.meta.num_frames)[:12]
-            frames, originals = copy.frames(wanted), source.frames(wanted)
+            expected = generator(0).permutation(source.meta.num_frames)[:12]
+            frames, originals = copy.frames(expected), source.frames(expected)
             assert frames.shape == (12, 3, height, width) and frames.dtype == np.uint8
-            for number, frame, original in zip(wanted, frames, originals, strict=True):
+            for number, frame, original in zip(expected, frames, originals, strict=True):
                 frame, original = frame.transpose(1, 2, 0), original.transpose(1, 2, 0)
                 # The stored image, found by tarfile and decoded by Pillow, is the frame: but for rounding in the IDCT.
                 stored = np.asarray(Image.open(io.BytesIO(tar[name][0][number])).convert("RGB"))
@@ -155,8 +155,8 @@ def test_any_order_of_reading(tmp_path, packed, videos, write_video, numbered, n
     opened = {name: open_video(tmp_path / "packed" / name) for name in names}
     for turn in range(200):
         name = names[rng.integers(len(names))]
-        wanted = rng.integers(0, len(whole[name]), rng.integers(1, 12))
-        np.testing.assert_array_equal(opened[name].frames(wanted), whole[name][wanted])
+        expected = rng.integers(0, len(whole[name]), rng.integers(1, 12))
+        np.testing.assert_array_equal(opened[name].frames(expected), whole[name][expected])
         if turn % 20 == 19:
             pid = os.fork()
             if not pid:  # the child shares the open shard with its parent
@@ -315,9 +315,9 @@ def test_damaged_shards_and_indices(tmp_path, packed, videos, write_video, numbe
     result = packed(["a.mp4", "b.mp4"])
     shard, file = tmp_path / "packed/shard-000000.tar", tmp_path / "packed/frame_index.safetensors"
     content, index = shard.read_bytes(), file.read_bytes()
-    found = read_index(file)
-    row = found.find("b.mp4")
-    start = int(found.video(row).offsets[4])
+    actual = read_index(file)
+    row = actual.find("b.mp4")
+    start = int(actual.video(row).offsets[4])
     shard.write_bytes(content[:start] + bytes(100) + content[start + 100 :])
     with open_video(tmp_path / "packed/b.mp4") as video:
         assert number_of(video.frames([3, 5])) == [3, 5]

@@ -83,12 +83,12 @@ def test_micro_batches_are_contrasted_with_each_other():
         Batch(tuple(view[part] for view in data.views), data.label[part], data.index[part])
         for part in (slice(0, 2), slice(2, 4))
     ]
-    found = []
+    collected = []
     for batches in ([data], parts):
         method = cmc(None).eval()  # batch norms see each micro-batch alone otherwise
         scalars, _ = accumulate(method, method, batches, len(batches), half=False)
-        found.append((scalars["loss"], scalars["i_nce"], *gradients(method)))
-    for one, other in zip(*found, strict=True):
+        collected.append((scalars["loss"], scalars["i_nce"], *gradients(method)))
+    for one, other in zip(*collected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
@@ -122,24 +122,24 @@ def test_encoders_minimise_what_the_flow_maximises():
     method, data = learner(), batch()
     scalars = method(data)
     scalars["loss"].backward()
-    found = gradients(method.encoders), gradients(method.backbone)
+    actual = gradients(method.encoders), gradients(method.backbone)
     method.zero_grad()
     loss = contrast(method, data)
     loss.backward()
     assert scalars["loss"].item() == pytest.approx(loss.item(), rel=1e-5)
     assert scalars["i_nce"].item() == pytest.approx(math.log(4) - loss.item(), abs=1e-5)
-    for one, other in zip(found[0], gradients(method.encoders), strict=True):
+    for one, other in zip(actual[0], gradients(method.encoders), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-    for one, other in zip(found[1], gradients(method.backbone), strict=True):
+    for one, other in zip(actual[1], gradients(method.backbone), strict=True):
         torch.testing.assert_close(one, -other, rtol=1e-3, atol=1e-5)
-    assert any(g.abs().max() > 1e-4 for g in found[1])
+    assert any(g.abs().max() > 1e-4 for g in actual[1])
 
 
 def test_the_flow_helps_the_classifiers_of_labelled_clips():
     method, data = learner(3), batch()
     scalars = method(data)
     scalars["loss"].backward()
-    found = gradients(method.classifiers), gradients(method.backbone)
+    actual = gradients(method.classifiers), gradients(method.backbone)
     method.zero_grad()
     known = torch.tensor([0, 1, 3])
     terms = [
@@ -148,7 +148,7 @@ def test_the_flow_helps_the_classifiers_of_labelled_clips():
     ]
     assert scalars["classification_loss"].item() == pytest.approx(sum(terms).item(), rel=1e-4)
     (sum(terms) - contrast(method, data)).backward()
-    for part, module in zip(found, (method.classifiers, method.backbone), strict=True):
+    for part, module in zip(actual, (method.classifiers, method.backbone), strict=True):
         for one, other in zip(part, gradients(module), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 

@@ -49,14 +49,14 @@ def test_digits_are_reflected_at_the_border(seed):
     """Against a loop that turns the velocity around at each contact, in a thousand steps a frame."""
     rng = generator(seed)
     start, heading = rng.uniform(0, FREE, size=2), rng.uniform(0, 2 * np.pi)
-    found = trajectory(start, heading, 20)
+    actual = trajectory(start, heading, 20)
     place, velocity = start.copy(), SPEED * np.array([np.cos(heading), np.sin(heading)]) / 1000
-    for frame in found:
+    for frame in actual:
         np.testing.assert_allclose(frame, place, atol=0.05)
         for _ in range(1000):
             velocity = np.where((place + velocity < 0) | (place + velocity > FREE), -velocity, velocity)
             place = place + velocity
-    assert pytest.approx(6.4) == SPEED and found.min() >= 0 and found.max() <= FREE
+    assert pytest.approx(6.4) == SPEED and actual.min() >= 0 and actual.max() <= FREE
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -96,12 +96,12 @@ def test_a_frame_is_the_digit_in_white_over_the_background():
     first, _, _ = draw_video(("digit",), pools["train"], draw_texture, 20, 1, generator(0))
     scene, digit = first[0], digit_opacity(images[first[0].digit_image])
     frame, (x, y) = render(scene, digit), center(scene)
-    wanted = scene.background.astype(float)
+    expected = scene.background.astype(float)
     for row in range(EDGE):
         for column in range(EDGE):
-            pixel = wanted[y - EDGE // 2 + row, x - EDGE // 2 + column]
+            pixel = expected[y - EDGE // 2 + row, x - EDGE // 2 + column]
             pixel += float(digit[row, column]) * (255 - pixel)
-    assert digit.max() == 1 and np.abs(frame - wanted).max() <= 0.51
+    assert digit.max() == 1 and np.abs(frame - expected).max() <= 0.51
     assert np.abs(np.array([x, y]) - EDGE // 2 - scene.position).max() <= 0.5
 
 
@@ -118,10 +118,10 @@ def test_frames_are_exact_after_decoding(rendered, split):
     for n, record in enumerate(read_list(rendered / "pairs" / f"{split}.csv").records):
         rng = generator(0, ("train", "test").index(split), n)
         first, _, seconds = draw_video(("digit",), pools[split], draw_texture, 20, 3, rng)
-        wanted = [render(scene, digit_opacity(images[scene.digit_image])) for scene in (*first, *seconds)]
+        expected = [render(scene, digit_opacity(images[scene.digit_image])) for scene in (*first, *seconds)]
         with DecodeSettings().open(record) as video:
             assert video.meta == VideoMeta(CLIP + 3, 10.0, CANVAS, CANVAS)
-            np.testing.assert_array_equal(video.frames(np.arange(CLIP + 3)), np.transpose(wanted, (0, 3, 1, 2)))
+            np.testing.assert_array_equal(video.frames(np.arange(CLIP + 3)), np.transpose(expected, (0, 3, 1, 2)))
 
 
 def test_lists_and_factors_agree(rendered):

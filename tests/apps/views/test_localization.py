@@ -35,15 +35,15 @@ def positions(columns):
 @pytest.mark.parametrize("penalty", [0.01, 1.0, 300.0])
 def test_error_is_that_of_scikit_learn(penalty, constant):
     gallery, query = made(80, 1, constant), made(30, 2, constant)
-    found = Localization(Localization.Config(penalty=penalty))(gallery, query, NO_PAIRS)
+    actual = Localization(Localization.Config(penalty=penalty))(gallery, query, NO_PAIRS)
     scaler = StandardScaler().fit(gallery.x.double().numpy())
     model = Ridge(alpha=penalty).fit(scaler.transform(gallery.x.double().numpy()), positions(gallery.columns))
     missed = model.predict(scaler.transform(query.x.double().numpy())) - positions(query.columns)
     expected = np.hypot(*missed.T).mean()
-    assert found.numbers["localization_error"] == pytest.approx(expected, rel=1e-6)
+    assert actual.numbers["localization_error"] == pytest.approx(expected, rel=1e-6)
     missed = positions(gallery.columns).mean(axis=0) - positions(query.columns)
-    assert found.numbers["mean_position_error"] == pytest.approx(np.hypot(*missed.T).mean())
-    assert found.predicted is None and expected < np.hypot(*missed.T).mean()
+    assert actual.numbers["mean_position_error"] == pytest.approx(np.hypot(*missed.T).mean())
+    assert actual.predicted is None and expected < np.hypot(*missed.T).mean()
 
 
 def test_features_without_positions():

@@ -76,11 +76,11 @@ def test_colour_spaces_need_pixels_between_0_and_1():
 
 def flow(preserving, blocks=4):
     torch.manual_seed(1)
-    found = ColorFlow(ColorFlow.Config(blocks=blocks, hidden=8, volume_preserving=preserving))
-    assert torch.equal(found.transform(x := clips(1, 3, 1, 2, 2)), x)  # starts as the identity
-    for p in found.parameters():
+    actual = ColorFlow(ColorFlow.Config(blocks=blocks, hidden=8, volume_preserving=preserving))
+    assert torch.equal(actual.transform(x := clips(1, 3, 1, 2, 2)), x)  # starts as the identity
+    for p in actual.parameters():
         torch.nn.init.normal_(p, std=0.5)
-    return found.double()
+    return actual.double()
 
 
 @pytest.mark.parametrize("preserving", [True, False])
@@ -134,8 +134,8 @@ def test_two_encoders_see_a_view_each():
         of_views = zip(
             first.features(low, ("layer2", "layer1")), second.features(high, ("layer2", "layer1")), strict=True
         )
-        for found, pair in zip(maps, of_views, strict=True):
-            torch.testing.assert_close(found, torch.cat(pair, dim=1))
+        for actual, pair in zip(maps, of_views, strict=True):
+            torch.testing.assert_close(actual, torch.cat(pair, dim=1))
     assert network.dim == network(x).shape[1] == 2 * first.dim
     assert not torch.equal(first.net.blocks[0].conv.weight, second.net.blocks[0].conv.weight)
 

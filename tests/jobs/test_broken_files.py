@@ -246,6 +246,15 @@ def test_a_training_has_its_report_whatever_its_test_list_holds(half, tmp_path):
     assert "none of the 7 videos" in page
 
 
+def test_a_training_on_a_folder_leaves_out_what_cannot_be_read(half, tmp_path, caplog):
+    """However many there are, and though they follow each other by name."""
+    words = "train", "--cfg", TOY.with_name("sce.yaml"), half, "steps=2", "batch_size=2", "data.workers=0", "device=cpu"
+    run(*words, f"output={tmp_path}/run")
+    assert sum("takes its place" in line for line in caplog.messages) > 1
+    with pytest.raises(VidsslError, match=r"videos are broken"):
+        run(*words, f"output={tmp_path}/strict", "data.max_broken=0.05")
+
+
 @pytest.mark.parametrize("name", LABELLED)
 def test_with_labels_one_is_an_error_unless_allowed(name, started, labelled, caplog):
     (command, *words), keys = LABELLED[name]

@@ -31,6 +31,7 @@ _NAMES, _LABELS, _SECONDS = (
     ("start", "end", "fps"),
 )
 _UNKNOWN = ("", "-1")  # labels of videos that have none
+_FORM = "write path,label[,start,end]"
 
 
 class NamedLabel(NamedTuple):
@@ -77,38 +78,71 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
         DataError: There is no such column, or a row breaks a rule; the message has file and line.
     """
     path, column = split_column(path)
-    rows = [*read_rows(path, "labels=FILE is a CSV file path,label[,start,end]")]
+    titles, columns, rows, between = _read_table(path, ignored)
+    header = [title.lower() for title in titles]
+    labels = [header.index(name) for name in ((column.lower(),) if column else _LABELS) if name in header]
+    others = [n for n, name in enumerate(header) if n not in columns.values() and name not in ("", *ignored)]
+    labels = labels or (others if len(others) == 1 and not column else [])
+    if not labels:
+        remedy = "" if column else f": {_FORM}, or name the label's column, labels=FILE:COLUMN"
+        raise DataError(f"{path}:1: header {','.join(titles)[:200]!r} has no column {column or 'label'}{remedy}")
+    unused = [header[n] for n in others if n != labels[0]]
+    if unused and not column:
+        log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(unused)}")
+    named = [_label(f"{path}:{line}", row, {**columns, "label": labels[0]}, len(header), between) for line, row in rows]
+    classes = lines_beside(path, "classes.txt")
+    numbers = {str(n): name for n, name in enumerate(classes)}
+    if classes and {label.label for label in named} <= {*numbers, ""}:
+        return [label._replace(label=numbers.get(label.label, "")) for label in named]
+    return named
+
+
+def match_rows(path: Path, videos: VideoList) -> tuple[dict[str, int], list[list[str] | None]]:
+    """Read a CSV file as `read_labels`, whatever its columns are.
+
+    Returns the number of each column that is not of paths or times, by name, and the row of each video or of its span;
+    None without one.
+
+    Raises:
+        DataError: As of `read_labels` and `match_labels`, and if the file has no such column.
+    """
+    titles, columns, rows, between = _read_table(path)
+    names = {title: n for n, title in enumerate(titles) if title and n not in columns.values()}
+    if not names or len({*titles}) < len(titles):
+        raise DataError(f"{path}:1: header {','.join(titles)[:200]!r} needs a column to show, each name once")
+    row_at, labels = dict[str, list[str]](), []
+    for line, row in rows:
+        row_at[f"{path}:{line}"] = row
+        label = _label(f"{path}:{line}", row, columns, len(titles), between)
+        labels.append(label._replace(label=between.join(row)))  # two rows of one video must be equal
+    by_key = {key: row_at[label.place] for key, (_, label) in match_labels({path: labels}, videos).items()}
+    return names, [by_key.get(key, by_key.get((key[0], 0.0, None))) for key in span_keys(videos)]
+
+
+def _read_table(
+    path: Path, ignored: Sequence[str] = ()
+) -> tuple[list[str], dict[str, int], list[tuple[int, list[str]]], str]:
+    """Read header, the columns of paths and times by name, the rows with their lines, and what separates columns."""
+    rows = [*read_rows(path, f"a CSV file of videos has a header; {_FORM}")]
     if not rows:
-        raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
+        raise DataError(f"{path} has no rows: {_FORM}")
     between = next((mark for mark in ";\t" if mark in rows[0][1][0]), ",") if len(rows[0][1]) == 1 else ","
     if between != ",":
         rows = [*read_rows(path, "", between)]
-    header, root = [name.strip().lower() for name in rows[0][1]], root_beside(path)
+    titles, root = [title.strip() for title in rows[0][1]], root_beside(path)
+    header = [title.lower() for title in titles]
     named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS, *ignored)]
     if len(named) == 2 and not {*header} & {*_NAMES, *_LABELS} and _is_file(root, rows[0][1][named[0]]):
         rows = [(0, []), *rows]  # no header
-        header[named[0]], header[named[1]] = "path", "label"
+        titles[named[0]], titles[named[1]] = header[named[0]], header[named[1]] = "path", "label"
     first = rows[1][1] if len(rows) > 1 else []
     paths = [header.index(name) for name in _NAMES if name in header]
     paths = paths or [n for n in named if n < len(first) and _is_file(root, first[n])]
     paths = paths or [n for n in named if header[n] not in _LABELS][:1]
-    others = [n for n in named if n not in paths[:1]]
-    labels = [header.index(name) for name in ((column.lower(),) if column else _LABELS) if name in header]
-    labels = labels or (others if len(others) == 1 and not column else [])
-    if not paths or not labels:
-        why = f"has no column {column or 'label'}" if paths else "names no paths"
-        remedy = "" if column else ": write path,label[,start,end], or name the label's column, labels=FILE:COLUMN"
-        raise DataError(f"{path}:1: header {','.join(rows[0][1])[:200]!r} {why}{remedy}")
-    columns = {"path": paths[0], "label": labels[0]} | {name: header.index(name) for name in _SECONDS if name in header}
-    unused = [header[n] for n in others if n != labels[0]]
-    if unused and not column:
-        log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(unused)}")
-    found = [_label(path, line, row, columns, len(header), between) for line, row in rows[1:]]
-    classes = lines_beside(path, "classes.txt")
-    numbers = {str(n): name for n, name in enumerate(classes)}
-    if classes and {label.label for label in found} <= {*numbers, ""}:
-        return [label._replace(label=numbers.get(label.label, "")) for label in found]
-    return found
+    if not paths:
+        raise DataError(f"{path}:1: header {','.join(titles)[:200]!r} names no paths: {_FORM}")
+    columns = {"path": paths[0]} | {name: header.index(name) for name in _SECONDS if name in header}
+    return titles, columns, rows[1:], between
 
 
 def _is_file(root: Path, name: str) -> bool:
@@ -118,10 +152,7 @@ def _is_file(root: Path, name: str) -> bool:
     return is_video or (name != "" and state_of_video(existing_path(root, name)) is not None)
 
 
-def _label(
-    path: Path, line: int, row: Sequence[str], columns: Mapping[str, int], width: int, between: str
-) -> NamedLabel:
-    place = f"{path}:{line}"
+def _label(place: str, row: Sequence[str], columns: Mapping[str, int], width: int, between: str) -> NamedLabel:
     if len(row) != width:
         raise DataError(f"{place}: {len(row)} fields, the header has {width}; quote text with commas")
     values = {name: row[column].strip() for name, column in columns.items()}
@@ -132,7 +163,7 @@ def _label(
         )
     except ValueError as error:
         raise DataError(f"{place}: {error}: start and end are seconds") from None
-    return checked_label(values["path"], values["label"], start, end, place, fps)
+    return checked_label(values["path"], values.get("label", ""), start, end, place, fps)
 
 
 def labels_of_folders(folder: Path) -> list[NamedLabel]:

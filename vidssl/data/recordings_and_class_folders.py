@@ -116,7 +116,7 @@ _CAMERA_NAMES = re.compile(
     f"|[0-9]{{1,2}}[-_. ][0-9]{{1,2}}[-_. ]{_YEAR}|{_YEAR}[-_. ]+{_MONTH}|{_MONTH}[-_. ]+{_YEAR}|photos from {_YEAR}"
     "|[1-9][0-9]{2}(?=[0-9]*[A-Z_])(?-i:[A-Z0-9_]{5})|DCIM|DJI_[0-9_]+|(?:cam|camera|channel|ch|gopro)[ _-]?[0-9]*"
     "|camera roll|(?:whatsapp|telegram)(?: .*)?|screenshots?|screen ?record(?:ings|er)|(?:saved )?(?:pictures|photos)"
-    "|movies?|videos?|downloads?|private|avchd|m4root|mp_root",
+    "|movies?|mov|videos?|video_ts|downloads?|private|avchd|m4root|mp_root",
     re.IGNORECASE,
 )
 

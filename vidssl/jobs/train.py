@@ -211,6 +211,8 @@ def set_list(tree: Tree, source: str, listed: Path | VideoList | None, folder: P
         return None
     new = NewList((folder or Path(str(tree.get("output"))) / "videos") / "train.csv", listed)
     set_value(tree, "data.train", str(new.file), source)
+    if listed.path.suffix.lower() != ".csv":  # a folder, of which nobody has said that all files are good
+        tree["data"].setdefault("max_broken", 1.0)
     return new
 
 

@@ -121,16 +121,26 @@ def test_columns_are_joined_by_path(features, draw, tmp_path):
     assert f"{len(names) - 1} of them have values of speed, kind" in printed
 
 
+def test_columns_find_videos_as_labels_do(digits, tmp_path):
+    """By the name of the file, in a file of another country's Excel, below any title."""
+    videos = read_list(digits / "motion/test.csv")
+    stems = [Path(name).stem for name in videos.names]
+    lines = ["Datei;Länge;Ort", *(f"{stem.upper()}.MP4;{n};Köln" for n, stem in enumerate(stems[:3]))]
+    (tmp_path / "table.csv").write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    (length, place), matched = read_columns(tmp_path / "table.csv", videos)
+    assert (length.name, place.name, place.classes, matched) == ("Länge", "Ort", ("Köln",), 3)
+    assert length.values[:4] == [0, 1, 2, None]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,speed\na,1\n", r"header 'name,speed' needs path and at least one more column"),
-        ("path\na\n", r"header 'path' needs path and at least one more"),
+        ("path\na\n", r"header 'path' needs a column to show"),
         ("path,x,x\na,1,1\n", r"each name once"),
         ("path,x\na\n", r"table.csv:2: 1 fields, the header has 2"),
-        ("path,x\na,1\na,2\n", r"table.csv:3: 'a' is there twice: delete one row"),
-        ("path,x\na,1\n", r"has no row of the 16 videos: it has 'a', they '.*mp4'"),
-        ("path,start,end,x\na,zero,,1\n", r"table.csv:2: could not convert .*'zero': start and end are seconds"),
+        ("path,x\n00000,1\n00000,2\n", r"table.csv:3: 00000 has the label '00000,2', in .*table.csv:2 '00000,1'"),
+        ("path,x\na,1\n", r"table.csv has no label of a video of .*mp4.*; it names a"),
+        ("path,start,end,x\na,zero,,1\n", r"table.csv:2: 'zero' is not a number: start and end are seconds"),
         (None, r"cannot read list .*table.csv"),
     ],
 )
@@ -138,7 +148,7 @@ def test_wrong_columns_are_one_line(digits, tmp_path, text, message):
     if text is not None:
         (tmp_path / "table.csv").write_text(text)
     with pytest.raises(DataError, match=message) as caught:
-        read_columns(tmp_path / "table.csv", [*read_list(digits / "motion/test.csv").records])
+        read_columns(tmp_path / "table.csv", read_list(digits / "motion/test.csv"))
     assert "\n" not in str(caught.value)
 
 

@@ -45,7 +45,7 @@ def features(videos, options):
 # Hits without a folder --------------------------------------------------------------------------------------
 
 
-def test_hits_are_printed_and_nothing_is_written(search, lists, tmp_path, monkeypatch):
+def test_hits_are_printed_and_nothing_is_written(search, lists, folder, tmp_path, monkeypatch):
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     before = sorted(tmp_path.rglob("*"))
@@ -62,6 +62,8 @@ def test_hits_are_printed_and_nothing_is_written(search, lists, tmp_path, monkey
     assert [hit["path"] for hit in hits["hits"][5]["neighbours"]] == one
     lines = str(hits).splitlines()
     assert lines.count("") == 7 and lines[lines.index("5.mp4") + 2].endswith(one[0])
+    head, note, *lines = str(search(folder, k=3)).splitlines()
+    assert note == "the first 10 of 12 queries; out=FOLDER has all:" and lines.count("") == 10
     assert "percent" in str(search(lists[1], index=None, gallery=lists[0]))  # of lists with labels, the accuracies
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -308,6 +310,10 @@ def test_a_root_is_where_an_index_was_moved_to(search, lists, folder, tmp_path, 
     (tmp_path / "q.csv").write_text("path\nmoved/1.mp4\nmoved/2.mp4\n")
     for of, name in zip(search(tmp_path / "q.csv", root=tmp_path / "moved")["hits"], ("1.mp4", "2.mp4"), strict=True):
         assert name not in {hit["path"] for hit in of["neighbours"]}
+    (tmp_path / "root.txt").unlink()  # then both have one
+    (tmp_path / "q.csv").write_text("path\n1.mp4\n2.mp4\n")
+    for of, name in zip(search(tmp_path / "q.csv", root=tmp_path / "moved")["hits"], ("1.mp4", "2.mp4"), strict=True):
+        assert of["query"] == name and name not in {hit["path"] for hit in of["neighbours"]}
 
 
 def test_files_are_counted(options, folder, tmp_path):

@@ -28,8 +28,9 @@ from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.label_videos import describe_labels, label_videos
+from vidssl.data.read_labels import match_rows
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
-from vidssl.data.video_list import VideoList, read_rows
+from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
@@ -73,7 +74,7 @@ def map(
         out: Folder for index.html, results.json and videos.csv.
         features: Folder of `extract`; without it, videos and a network.
         layout: Auto is umap if umap-learn is installed (vidssl[map]) and there are enough videos, else pca.
-        columns: CSV file of values to colour by, joined by the column path.
+        columns: CSV file of values to colour by; its rows name videos as those of `labels`.
         clusters: Number of clusters to divide the videos into, by k-means, or auto: the page colours them and lists
             six typical videos of each, clusters.csv has those of all videos.
         group: Regular expression for the recording in a path, as in `compare`, for the clusters.
@@ -97,12 +98,14 @@ def map(
         listed = read_videos(videos, options)
         for name in listed.names:
             check_name(name)  # now, not after hours
+        if values is not None:
+            read_columns(values, listed)
         of_network = options.copy()
         of_network.pop("root", None)
         of_network.pop("allow_external", None)
         of_network.pop("labels", None)
         extract(model, listed, out=features, **of_network)
-    elif videos is not None or model is not None or options.keys() - {"root", "labels"}:
+    elif videos is not None or model is not None or options.keys() - {"root", "labels", "workers"}:
         raise ConfigError("features=FOLDER has features already: leave out videos, the network and its options")
     if not distributed.is_main():  # of several processes, which have extracted the features together
         return JobResults()
@@ -132,7 +135,7 @@ def _draw(
     claim_results(out, "map", {}, [columns])
     records = [videos.records.row(n) for n in range(count)]
     write_lists(out, videos.root, {"videos": records}, videos.classes, [features])
-    added, matched = ([], 0) if columns is None else read_columns(columns, records)
+    added, matched = ([], 0) if columns is None else read_columns(columns, videos)
     _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
     x = features_of.x.numpy()
     overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
@@ -320,41 +323,14 @@ def map_summary(results: Results) -> str:
 # Columns to colour by ---------------------------------------------------------------------------------------
 
 
-def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[MapColumn], int]:
-    """Read the columns of a CSV file `path[,start,end],…` for videos with paths as in their list.
+def read_columns(path: Path, videos: VideoList) -> tuple[list[MapColumn], int]:
+    """Read the columns of a CSV file for the videos that its rows name, as labels do, by path or name of the file.
 
-    Rows are found by path, and by start and end too if the file has both columns. Returns the columns other than these,
-    and how many of the videos have a row; the others have no values. A DataError names a header without `path`, a row
-    of another length, two rows of one video, and a file without a row of any video.
+    Returns the columns other than of paths and times, and how many of the videos have a row; the others have no values.
     """
-    rows = read_rows(path, "columns=FILE is a CSV file with the column path")
-    header = [name.strip() for name in next(rows, (1, []))[1]]
-    keys = ("path", "start", "end") if {"start", "end"} <= {*header} else ("path",)
-    if "path" not in header or len({*header}) < len(header) or len(header) == len(keys):
-        text = ",".join(header)[:200]
-        raise DataError(f"{path}: header {text!r} needs path and at least one more column, each name once")
-    rows_by_key: dict[tuple[str | float | None, ...], list[str]] = {}
-    for line, row in rows:
-        if len(row) != len(header):
-            raise DataError(f"{path}:{line}: {len(row)} fields, the header has {len(header)}; quote text with commas")
-        fields = dict(zip(header, row, strict=True))
-        try:
-            key = (fields["path"], *(float(fields[name]) if fields[name] else None for name in keys[1:]))
-        except ValueError as error:
-            raise DataError(f"{path}:{line}: {error}: start and end are seconds") from None
-        if rows_by_key.setdefault(key, row) is not row:
-            raise DataError(f"{path}:{line}: {fields['path']!r} is there twice: delete one row")
-    matched = [rows_by_key.get(tuple(getattr(record, name) for name in keys)) for record in records]
-    count = sum(row is not None for row in matched)
-    if not count:
-        first = next((key[0] for key in rows_by_key), "nothing")
-        raise DataError(f"{path} has no row of the {len(records)} videos: it has {first!r}, they {records[0].path!r}")
-    columns = [
-        map_column(name, ["" if row is None else row[n] for row in matched])
-        for n, name in enumerate(header)
-        if name not in keys
-    ]
-    return columns, count
+    names, rows = match_rows(path, videos)
+    columns = [map_column(name, ["" if row is None else row[n] for row in rows]) for name, n in names.items()]
+    return columns, sum(row is not None for row in rows)
 
 
 # Parquet ----------------------------------------------------------------------------------------------------

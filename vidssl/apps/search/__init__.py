@@ -38,7 +38,7 @@ from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
 from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.list_identity import check_copies, identify
-from vidssl.data.video_list import Records, VideoList
+from vidssl.data.video_list import Records, VideoList, lines_beside
 from vidssl.evaluation.features import claim_features
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
@@ -71,6 +71,7 @@ from vidssl.video.reader import state_of_video
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
+_PRINTED = 10  # queries
 _OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")  # it states
 
 
@@ -170,7 +171,7 @@ def _read(
 ) -> tuple[Queries, VideoList | None]:
     """Read queries and gallery, of which some must have labels if `required`; a list for both is read once."""
     of_queries = options.copy()
-    if gallery is None:
+    if gallery is None and (path := path_of(query)) is not None and lines_beside(path, "root.txt"):
         of_queries.pop("root", None)  # it is that of the index
     queries, labels = read_queries(query, of_queries), options.get("labels")
     if not queries.one:  # a query may have no label: the page shows what is near
@@ -639,8 +640,13 @@ def recalls_table(results: Results) -> str:
         return "\n".join([head, *_hits_table(results["neighbours"])])
     if "majority" not in results:
         hits = results.get("hits", ())
-        notes = notes or ["no accuracies: the videos do not have one label each"] * (not hits)
-        tables = (line for of in hits for line in ("", of["query"], *_hits_table(of["neighbours"])))
+        if not hits:
+            notes = notes or [
+                worded("no accuracies, as no classes are known: labels=folders, or labels=FILE, has them")
+            ]
+        elif len(hits) > _PRINTED:
+            notes = [*notes, worded(f"the first {_PRINTED} of {len(hits)} queries; out=FOLDER has all:")]
+        tables = (line for of in hits[:_PRINTED] for line in ("", of["query"], *_hits_table(of["neighbours"])))
         return "\n".join([head, *notes, *tables])
     names = [f"R@{k}" for k in RANKS]
     plain = results["uncentered"] if results["centered"] else results

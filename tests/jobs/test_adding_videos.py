@@ -16,8 +16,9 @@ import torch
 import vidssl
 from vidssl.apps.compare import compare
 from vidssl.apps.map import map as draw_map
+from vidssl.apps.predict import predict
 from vidssl.apps.search import retrieval
-from vidssl.base.errors import DataError
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.evaluation import features as evaluation
 from vidssl.evaluation import result_files
@@ -262,3 +263,72 @@ def test_a_comparison_grows(videos, encoded, tmp_path):
         results = compare(videos, **floors)
         assert results["videos"] == [f"{n}.mp4" for n in names]
         assert {*encoded()} == {*expected}
+
+
+def state(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_features_of_another_folder_are_taken_and_stay(videos, encoded, tmp_path):
+    """By content and span, whatever their list; what it lacks is encoded."""
+    listed(tmp_path, "0123")
+    draw_map(videos, "random", out=tmp_path / "map", layout="pca", **OPTIONS)
+    before = state(tmp_path / "map/features")
+    encoded()
+    listed(tmp_path, "56021")
+    for number in range(2):  # the second time from its own folder
+        extract("random", videos, out=tmp_path / "x", features=tmp_path / "map/features", **OPTIONS)
+        assert encoded() == ("" if number else "56")
+    extract("random", videos, out=tmp_path / "fresh", **OPTIONS)
+    same_bytes(tmp_path / "x", tmp_path / "fresh")
+    assert state(tmp_path / "map/features") == before
+    with pytest.raises(ConfigError, match="are written to folders: give out=FOLDER"):
+        extract("random", videos, features=tmp_path / "x", **OPTIONS)
+
+
+def test_a_prediction_of_features_that_are_there(videos, encoded, tmp_path):
+    (tmp_path / "list.csv").unlink()
+    (tmp_path / "root.txt").unlink()
+    (tmp_path / "videos/8.mp4").unlink()
+    rows = [f"{n}.mp4,{'ab'[n % 2]}" for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    arguments = {"videos": tmp_path / "videos", "labels": tmp_path / "labels.csv", "model": "random", **OPTIONS}
+    plain = predict(out=tmp_path / "plain", **arguments)
+    extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)
+    before = state(tmp_path / "x")
+    encoded()
+    again = predict(out=tmp_path / "again", features=tmp_path / "x", **arguments)
+    assert encoded() == "" and state(tmp_path / "x") == before
+    assert {**again, "date": 0} == {**plain, "date": 0}
+    for name in ("predictions.csv", "to_label.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    remedy = "name features of this network and these clips, or leave features=FOLDER out$"
+    for change, named in {"clips": "clips 1 stored, 2 requested", "window": "windows nothing stored, .*"}.items():
+        with pytest.raises(DataError, match=rf"^{tmp_path}/x holds features of another request \({named}\): {remedy}"):
+            predict(out=tmp_path / change, features=tmp_path / "x", **{**arguments, change: 2})
+    with pytest.raises(DataError, match=rf"^cannot read {tmp_path}/labels.csv: Not a directory; name a folder"):
+        predict(out=tmp_path / "none", features=tmp_path / "labels.csv", **arguments)
+    assert encoded() == ""
+
+
+def test_a_comparison_of_features_that_are_there(videos, encoded, tmp_path):
+    listed(tmp_path, "01234569")
+    floors = {"model": ["floor:thumbnails"], "workers": 0, "device": "cpu", "shots": []}
+    plain = compare(videos, out=tmp_path / "plain", **floors)
+    all_encoded = encoded()
+    folders = []
+    for name in ("floor:thumbnails", "floor:motion"):
+        folders.append(extract(name, videos, out=tmp_path / name[6:], workers=0, device="cpu").path)
+    states = [*map(state, folders)]
+    encoded()
+    again = compare(videos, out=tmp_path / "again", features=folders, **floors)
+    assert len(encoded()) == len(all_encoded) * (len(again["encoders"]) - 2) // len(again["encoders"])
+    assert [*map(state, folders)] == states
+    assert again["sections"] == plain["sections"]
+    assert "seconds_per_video" not in again["encoders"]["floor:thumbnails"]  # they were not encoded here
+    other = extract("random", videos, out=tmp_path / "other", **OPTIONS).path
+    encoded()
+    message = f"^{other} has features of random, and no encoder is this network with the same clips: "
+    with pytest.raises(DataError, match=message):
+        compare(videos, out=tmp_path / "none", features=[*folders, other], **floors)
+    assert encoded() == ""

@@ -354,7 +354,7 @@ def test_fault_4_nothing_that_can_be_read(options, digits, tmp_path):
         extract("random", videos, out=tmp_path / "whole", **options)
     for n in range(2):
         assert len(extract("random", videos, out=tmp_path / "x", shard=f"{n}/2", **options)) == 0
-    with pytest.raises(DataError, match=r"none of the 3 videos can be read; the first: .*0\.mp4: not a video"):
+    with pytest.raises(DataError, match=r"none of the 3 videos of \S+x can be read; the first: .*0\.mp4: not a video"):
         merge(tmp_path / "x")
     assert not (tmp_path / "whole").exists() and not (tmp_path / "x").exists()
 

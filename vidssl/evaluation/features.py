@@ -6,12 +6,13 @@ import io
 import json
 import logging
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import islice, repeat, starmap
+from itertools import chain, islice, repeat, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from vidssl.base import distributed
-from vidssl.base.atomic import file_hash, replacing, write_json, write_whole, writing
+from vidssl.base.atomic import file_hash, replacing, sync, write_json, write_whole, writing
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Settings, Tree
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, in_one_line
@@ -35,7 +36,7 @@ from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.find_same_videos import content_hash
 from vidssl.data.list_identity import state_of_file
-from vidssl.data.loader import Loader, eval_loader
+from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import Records, VideoList
 from vidssl.models.backbones import Backbone
@@ -232,16 +233,17 @@ def extract_features(
     test: TestClips,
     device: torch.device,
     title: str = "features",
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], object] = lambda: None,
     classify: Classifier | None = None,
     reverse: bool = False,
     rows: Sequence[int] | None = None,
+    keep: Callable[[Features], object] = lambda part: None,
 ) -> Features:
     """Average the features of all views of each video, as in `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     Videos that cannot be read and are skipped have no row. With `classify` the class probabilities are
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
-    `rows` are those of `encode_videos`.
+    `rows` are those of `encode_videos`, `check` and `keep` too, which here takes the features of a part.
     """
     dim, dims = encoder.dim, encoder.dims if isinstance(encoder, Joined) else [encoder.dim]
     network = BothDirections(encoder) if reverse else encoder
@@ -250,20 +252,23 @@ def extract_features(
         views = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
         return (test.average(views, dims),)
 
-    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, check, rows)
-    index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
-    targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
-    reversed_x = None
-    if reverse:  # the columns: features, those of the reversed clips, class probabilities
-        x, reversed_x = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
-    x = finished(encoder, x)
-    if not torch.isfinite(x).all():
-        row = int(torch.isfinite(x).flatten(1).all(dim=1).int().argmin())
-        path = videos.records[int(index[row])].path
-        raise CheckpointError(f"{path}: a feature is not finite: the weights or the normalisation are damaged")
-    label = torch.from_numpy(videos.labels)[index]
-    numbers = {name: torch.from_numpy(column)[index] for name, column in videos.columns.items()}
-    return Features(x, label, index, missing, targets, test.cells, reversed_x, videos.classes, numbers)
+    def features_of(columns: list[Tensor], missing: tuple[tuple[str, str], ...] = ()) -> Features:
+        index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
+        targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
+        reversed_x = None
+        if reverse:  # the columns: features, those of the reversed clips, class probabilities
+            x, reversed_x = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
+        x = finished(encoder, x)
+        if not torch.isfinite(x).all():
+            row = int(torch.isfinite(x).flatten(1).all(dim=1).int().argmin())
+            path = videos.records[int(index[row])].path
+            raise CheckpointError(f"{path}: a feature is not finite: the weights or the normalisation are damaged")
+        label = torch.from_numpy(videos.labels)[index]
+        numbers = {name: torch.from_numpy(column)[index] for name, column in videos.columns.items()}
+        return Features(x, label, index, missing, targets, test.cells, reversed_x, videos.classes, numbers)
+
+    arguments = network, test.dataset(videos), test, device, average, title, check, rows
+    return features_of(*encode_videos(*arguments, keep=lambda columns: keep(features_of(columns))))
 
 
 def split_features(features: Features, dims: Sequence[int]) -> list[Features]:
@@ -332,26 +337,17 @@ class KeptFeatures:
         self._classify = classify
         self._kept: dict[tuple[str, str, str], Features] = {}
 
-    def __call__(
-        self,
-        encoder: Backbone,
-        videos: VideoList,
-        test: TestClips,
-        device: torch.device,
-        title: str = "features",
-        check: Callable[[], None] = lambda: None,
-        classify: Classifier | None = None,
-        reverse: bool = False,
-    ) -> Features:
-        """Return what `extract` does."""
+    def __call__(self, encoder: Backbone, videos: VideoList, test: TestClips, *rest: Any, **options: Any) -> Features:
+        """Return what `extract_features` does."""
         clips = test.model_dump_json(exclude={"batch_size", "workers", "timeout"})
         key = (videos.fingerprint, str(videos.root), clips)
         if key not in self._kept:
             whole = self._classify if test.layer is None else None
-            self._kept[key] = extract_features(encoder, videos, test, device, title, check, whole, reverse=True)
+            of_all = {**options, "classify": whole, "reverse": True}
+            self._kept[key] = extract_features(encoder, videos, test, *rest, **of_all)
         kept = self._kept[key]
-        x = kept.x if classify is not None else kept.x[:, : encoder.dim]
-        return replace(kept, x=x, reverse=kept.reverse if reverse else None)
+        x = kept.x if options.get("classify") is not None else kept.x[:, : encoder.dim]
+        return replace(kept, x=x, reverse=kept.reverse if options.get("reverse") else None)
 
 
 def finished(encoder: Backbone, x: Tensor) -> Tensor:
@@ -368,39 +364,87 @@ def encode_videos(
     device: torch.device,
     encode: EncodeBatch,
     title: str,
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], object] = lambda: None,
     rows: Sequence[int] | None = None,
+    keep: Callable[[list[Tensor]], object] = lambda columns: None,
 ) -> tuple[list[Tensor], tuple[tuple[str, str], ...]]:
     """Encode each video of a dataset once, in eval mode; the processes divide the videos among them.
 
     `encode` makes tensors with B rows from a batch of B videos with uint8 views, and from an iterator over the features
     (B, D) of each view: to save memory, only one view is float at a time. `check` is called before each batch; a
-    VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are named at
-    the end of the job.
+    VidsslError or Interrupted that it raises ends the work on all processes. If it returns true, a part ends with
+    this batch; when it has on all processes, `keep` is called there with the tensors. Videos that the dataset skips are
+    named at the end of the job.
 
     `rows` are the rows to be encoded, which may be none. Then a video that is alone in its batch is encoded twice at
     once, as products of one row are rounded otherwise: on CPUs no bit depends on which videos are encoded together.
 
-    Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if bfloat16
-    is wrong on this CPU.
+    Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos) for the last
+    part, which may be all, and path and reason of each skipped video of all parts, ordered by path. A DataError is
+    raised if all are skipped, a ConfigError if bfloat16 is wrong on this CPU.
     """
     if test.precision == "bfloat16":
         check_bfloat16(encoder, device)
     share = distributed.rank(), distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *share, test.timeout, rows)
-    encoding = _Encoding(encoder, dataset, test, encode, rows)
-    outcomes = distributed.gather_outcomes(partial(encoding.of_process, loader, device, title, check))
-    missing = sorted(pair for _, pairs in outcomes for pair in pairs)
-    if len(missing) == len(dataset):
-        path = dataset.videos.path
-        if len(missing) == 1:
-            raise DataError(f"the only video cannot be read: {missing[0][1]}")
-        raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
-    if missing and distributed.is_main():
+
+    def encode_batch(batch: Batch) -> tuple[Tensor, ...]:
+        count, half = len(batch.index), test.precision == "bfloat16"
+        twice = rows is not None and test.batch_size > 1 and count == 1
+        views = (view.expand(2, *view.shape[1:]) if twice else view for view in batch.views)
+        features = (h[:count] for h in test.encode(encoder, views))
+        with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):
+            return encode(batch, features)
+
+    def of_process() -> Generator[tuple[list[Tensor], list[tuple[str, str]], bool], None, None]:
+        """Yield the columns of each part, the skipped videos, and whether it is the last part."""
+        missing: list[tuple[str, str]] = []
+        waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
+        count, unit = sum(map(len, loader.batches)), dataset.videos.unit
+        encoded = _Columns(count)
+        with (
+            closing(on_device(loader, device)) as batches,
+            progress(title=title, unit=unit, total=count, disable=not distributed.is_main(), leave=False) as bar,
+        ):
+            clips, start = 0, time.perf_counter()
+            for batch in batches:
+                ends = bool(check())
+                missing += batch.replaced
+                if len(batch.index):
+                    waits.append(fetch_later([batch.index, *encode_batch(batch)]))
+                for _ in range(len(waits) - 1 + ends):
+                    encoded.add(waits.pop(0)())
+                if ends:
+                    yield [rows.clone() for rows in encoded.rows()], missing, False  # not the memory of all rows
+                    encoded, missing = _Columns(count), []
+                bar.update(len(batch.index) + len(batch.replaced))
+                clips += len(batch.index) * len(batch.views)
+                bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
+            for wait in waits:
+                encoded.add(wait())
+        yield encoded.rows(), missing, True
+
+    all_missing, are_last = list[tuple[str, str]](), (False,)
+    with eval_mode(encoder), closing(of_process()) as parts:
+        while not all(are_last):
+            outcomes = distributed.gather_outcomes(partial(next, parts, ([], [], True)))
+            of_processes, gaps, are_last = zip(*outcomes, strict=True)
+            columns = [torch.cat(column) for column in zip(*filter(None, of_processes), strict=True)]
+            columns = [column[columns[0].argsort()] for column in columns]
+            all_missing += chain(*gaps)
+            if not all(are_last):
+                keep(columns)
+    check_missing(all_missing, len(dataset), dataset.videos.path)
+    return columns, tuple(sorted(all_missing))
+
+
+def check_missing(missing: Sequence[tuple[str, str]], count: int, path: Path) -> None:
+    """Note skipped videos, path and reason; a DataError if they are all of the so many videos of a list."""
+    if len(missing) == count:
+        none = "the only video cannot" if count == 1 else f"none of the {count} videos of {path} can"
+        raise DataError(f"{none} be read{'' if count == 1 else '; the first'}: {min(missing)[1]}")
+    if distributed.is_main():
         leave_out(missing)
-    columns = _joined([columns for columns, _ in outcomes if columns])
-    return [column[columns[0].argsort()] for column in columns], tuple(missing)
 
 
 class _Columns:
@@ -426,60 +470,9 @@ class _Columns:
         return [column[: self._used] for column in self._columns]
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    """What `encode_videos` encodes, and how."""
-
-    encoder: nn.Module
-    dataset: ClipDataset
-    test: TestClips
-    encode: EncodeBatch
-    rows: Sequence[int] | None
-
-    def of_process(
-        self, loader: Loader, device: torch.device, title: str, check: Callable[[], None]
-    ) -> tuple[list[Tensor], list[tuple[str, str]]]:
-        """Encode the videos of this process; return the columns, and path and reason of each skipped video."""
-        missing: list[tuple[str, str]] = []
-        waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
-        count, unit = sum(map(len, loader.batches)), self.dataset.videos.unit
-        encoded = _Columns(count)
-        with (
-            eval_mode(self.encoder),
-            closing(on_device(loader, device)) as batches,
-            progress(title=title, unit=unit, total=count, disable=not distributed.is_main(), leave=False) as bar,
-        ):
-            clips, start = 0, time.perf_counter()
-            for batch in batches:
-                check()
-                missing += batch.replaced
-                if len(batch.index):
-                    waits.append(fetch_later([batch.index, *self._encode_batch(batch)]))
-                    for wait in waits[:-1]:
-                        encoded.add(wait())
-                    del waits[:-1]
-                bar.update(len(batch.index) + len(batch.replaced))
-                clips += len(batch.index) * len(batch.views)
-                bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
-            for wait in waits:
-                encoded.add(wait())
-        return encoded.rows(), missing
-
-    def _encode_batch(self, batch: Batch) -> tuple[Tensor, ...]:
-        count, half = len(batch.index), self.test.precision == "bfloat16"
-        twice = self.rows is not None and self.test.batch_size > 1 and count == 1
-        views = (view.expand(2, *view.shape[1:]) if twice else view for view in batch.views)
-        features = (h[:count] for h in self.test.encode(self.encoder, views))
-        with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):
-            return self.encode(batch, features)
-
-
-def _joined(rows: list[list[Tensor]]) -> list[Tensor]:
-    return [torch.cat(column) for column in zip(*rows, strict=True)]
-
-
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
+NEW_FILES = ".new"  # folder below, for the files until they are complete
 _TABLES = ("features.csv", "features.parquet")  # of `write_table`
 _SPAN = ("start", "end", "fps")
 # What the content of a damaged folder raises.
@@ -601,9 +594,9 @@ def write_folder(
 ) -> None:
     """Write the rows of all pieces, sorted by index; `listed` selects rows of the list, `state_of` has their files.
 
-    The arrays of the pieces are read in blocks.
+    The arrays of the pieces are read in blocks. A process that is killed leaves the features of before, or these.
     """
-    index, state_of = torch.cat([piece.rows for piece in pieces]).sort().values, cache(state_of)
+    index, new = torch.cat([piece.rows for piece in pieces]).sort().values, path / NEW_FILES
     videos = listed(index.tolist())
     spans = [*map(_span, videos.records)]
     used = 3 if any(span[2] for span in spans) else 2 if any(span[:2] != (None, None) for span in spans) else 0
@@ -613,12 +606,11 @@ def write_folder(
     header = ("path", "label", "index", *_SPAN[:used], *["group"] * isinstance(groups, list), *FileState._fields)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *lines])
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-        for name in (_ARRAY, _ROWS, _META):  # of writers that were killed: the lock excludes others
-            for left_over in path.glob(f".{name}.*.tmp"):
-                left_over.unlink(missing_ok=True)
-        with replacing(path / _ARRAY) as file:
+    with writing(path), ExitStack() as on_error:
+        _move_into_place(path)  # what a process that was killed left
+        on_error.callback(shutil.rmtree, new, ignore_errors=True)
+        new.mkdir(parents=True)
+        with replacing(new / _ARRAY) as file:
             shape = len(index), pieces[0].x.shape[1]
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
             positions_of_pieces = [torch.searchsorted(index, piece.rows) for piece in pieces]  # in the file, ascending
@@ -628,24 +620,35 @@ def write_folder(
                     first, last = torch.searchsorted(positions, torch.tensor([start, start + len(block)])).tolist()
                     block[positions[first:last] - start] = x[rows_of_x[first:last]]
                 file.write(block.numpy().astype("<f4").data)
-            file.flush()
-            os.fsync(file.fileno())
-            _remove_tables(path)  # last: an error leaves what was there
-            (path / _META).unlink(missing_ok=True)
-    write_whole(path / _ROWS, text.getvalue().encode())
-    gaps = [(name, reason, state_of(name)) for name, reason in sorted(missing)]
-    content = {
-        "format": _FORMAT,
-        "sha256": {name: file_hash(path / name) for name in (_ARRAY, _ROWS)},
-        "request": request,
-        "root": str(videos.root.resolve()),
-        "classes": videos.classes,
-        "network": made_by["network"],
-        "made_by": made_by,
-        "missing": [{"path": name, "reason": reason, **state._asdict()} for name, reason, state in gaps],
-        "versions": {"vidssl": __version__, "torch": torch.__version__},
-    }
-    write_json(path / _META, content)
+        write_whole(new / _ROWS, text.getvalue().encode())
+        content = {
+            "format": _FORMAT,
+            "sha256": {name: file_hash(new / name) for name in (_ARRAY, _ROWS)},
+            "request": request,
+            "root": str(videos.root.resolve()),
+            "classes": videos.classes,
+            "network": made_by["network"],
+            "made_by": made_by,
+            "missing": [
+                {"path": name, "reason": reason, **state_of(name)._asdict()} for name, reason in sorted(missing)
+            ],
+            "versions": {"vidssl": __version__, "torch": torch.__version__},
+        }
+        write_json(new / _META, content)
+        on_error.pop_all()
+        _remove_tables(path)
+        _move_into_place(path)
+
+
+def _move_into_place(path: Path) -> None:
+    """Move the files of `write_folder` into their folder if they are complete; until then `read_folder` finds them."""
+    if (path / NEW_FILES / _META).exists():
+        (path / _META).unlink(missing_ok=True)
+        for name in (_ARRAY, _ROWS, _META):
+            with suppress(FileNotFoundError):  # it is there already
+                os.replace(path / NEW_FILES / name, path / name)
+        sync(path)
+    shutil.rmtree(path / NEW_FILES, ignore_errors=True)
 
 
 def _remove_tables(path: Path) -> None:
@@ -670,19 +673,22 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         OSError: It cannot be read.
     """
     unlike = f"{path} is not a folder of features of format {_FORMAT}: {remedy}"
-    if not (path / _META).exists():
+    files_of = {name: path / name for name in (_ARRAY, _ROWS, _META)}
+    if not files_of[_META].exists():  # the process was killed while it moved the new ones into place, or before
+        files_of |= {name: new for name in files_of if (new := path / NEW_FILES / name).exists()}
+    if not files_of[_META].exists():
         if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS, *_TABLES}:
             raise DataError(unlike)
         raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:
-        meta = read_json(path / _META)
+        meta = read_json(files_of[_META])
         if not isinstance(meta, dict) or meta.get("format") != _FORMAT or "sha256" not in meta:
             raise DataError(unlike)
         for name in (_ARRAY, _ROWS) if verify else ():
-            if file_hash(path / name) != meta["sha256"][name]:
+            if file_hash(files_of[name]) != meta["sha256"][name]:
                 raise ValueError(f"{name} was changed")
-        x = torch.from_numpy(map_array(path / _ARRAY))  # "c": torch warns of read-only arrays
-        with open(path / _ROWS, encoding="utf-8", newline="") as file:
+        x = torch.from_numpy(map_array(files_of[_ARRAY]))  # "c": torch warns of read-only arrays
+        with open(files_of[_ROWS], encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
             columns: dict[str, list[str]] = {name: [] for name in next(lines, [])}
             for line in lines:  # with millions of lines much faster than zip(*lines)

@@ -4,11 +4,13 @@ import hashlib
 import logging
 import re
 import shutil
+import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -29,17 +31,22 @@ from vidssl.data.list_identity import identify
 from vidssl.data.loader import file_numbers
 from vidssl.data.read_labels import split_column
 from vidssl.data.video_list import Records, VideoList
+from vidssl.engine.interrupt import StopRequest
 from vidssl.evaluation import features
 from vidssl.evaluation.feature_table import check_table, write_table
+from vidssl.evaluation.features import claim_features
 from vidssl.evaluation.result_files import describe_changes
-from vidssl.jobs.job import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
+from vidssl.jobs.job import EncoderOptions, File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
 
 _log = logging.getLogger(__name__)
 _REMEDY = "choose another folder for the features"
 _THERE = "%s holds these features already"
 _OF_LIST = ("list", "data", "videos", "shard", "labels")  # of a request: what does not change the features of a video
-PARTS_FOLDER = ".parts"  # folder below the output, for the parts until all are there
+FOLDER_REMEDY = "name a folder that vidssl extract has written"
+_REMEDY_OF_SOURCES = "name features of this network and these clips, or leave features=FOLDER out"
+_PARTS = ".parts"  # folder below the output, for the parts until all are there
+_SECONDS = 60.0  # of work that a process loses at most if it is killed
 
 
 class Cluster(Protocol):
@@ -59,6 +66,7 @@ def extract(
     videos: Videos,
     *,
     out: File | None = None,
+    features: File | None = None,
     shard: str | None = None,
     window: Positive | None = None,
     stride: Positive | None = None,
@@ -71,14 +79,16 @@ def extract(
 
     With `out` they are written to a folder: features.npy, rows.csv and meta.json. If it has features of the same
     network and clips, only videos that are new or have changed are encoded, and those that the list lacks are left out.
-    Features of another network or other clips are an error; a damaged folder is extracted again. `records` of the
-    features has the file of each row and its span, start and end in seconds.
+    Features of another network or other clips are an error; a damaged folder is extracted again. Of a process that is
+    killed all but the last minute is kept. `records` of the features has the file of each row and its span, start and
+    end in seconds.
 
     Args:
         model: A file, folder or name, as `load_backbone` takes; `random` for the untrained backbone of `cfg`; a
             backbone of `load_backbone`; or any module from clips (B, 3, T, S, S) to features (B, D).
         videos: Videos: a list, a folder, a pattern, one file or several, or a list that was read.
         out: Folder for the features.
+        features: Another folder of features, as `extract` writes them: what it has of these videos is not encoded.
         shard: Only part i/n of n, from 0, into a folder beside `out`, for `merge`; rows of one file stay together.
         window: One row for each window of a video, which lasts so long, seconds.
         stride: Seconds from the start of a window to the start of the next (default: the window).
@@ -95,12 +105,12 @@ def extract(
     if to is not None:
         check_table(to)
     if out is None:
-        if shard is not None or cluster is not None or to is not None:
-            raise ConfigError("parts of a list and tables are written to folders: give out=FOLDER")
+        if any(option is not None for option in (shard, cluster, to, features)):
+            raise ConfigError("parts of a list, copied features and tables are written to folders: give out=FOLDER")
         return _in_memory(model, videos, windows, options)
     part = None if shard is None else shard_of(shard)
     path = Path(out) if part is None else _part(Path(out), *part)
-    features.claim_features(path, [path_of(videos)])
+    claim_features(path, [path_of(videos)])
     table = path / f"features.{to}"
     if to is not None:
         check_file(table)
@@ -109,7 +119,8 @@ def extract(
         subject = load_subject(model, options).skipping()
         # Only the main process reads the sizes of the files: on a network drive that takes time.
         data = distributed.on_main(lambda: identify(listed))
-        extract_to(subject, listed, data, path, part or (0, 1), windows=windows, cluster=cluster)
+        sources = [] if features is None else [Path(features)]
+        extract_to(subject, listed, data, path, part or (0, 1), windows=windows, cluster=cluster, sources=sources)
         if to is not None:
             with only_run_in(path):
                 distributed.on_main(lambda: _write_table(path, table))
@@ -133,12 +144,11 @@ def merge(out: File) -> Features:
     first, missing = parts[0], [gap for part in parts for gap in part.features.missing]
     request, made_by = {**first.request, "shard": [0, 1]}, first.features.made_by
     files = {path: state for part in parts for path, state in part.files.items()}
+    features.check_missing(missing, len(missing) + sum(len(part.records) for part in parts), out)
     there = _stored(out, request, made_by)
     if there is not None and (there.request, there.classes, there.files) == (request, first.classes, files):
         _log.info(_THERE, out)
     else:
-        if not any(len(part.records) for part in parts):
-            raise _nothing(missing)
         features.claim_features(out)
         with only_run_in(out):
             rows = {n: part.records.row(row) for part in parts for row, n in enumerate(part.features.index.tolist())}
@@ -148,7 +158,6 @@ def merge(out: File) -> Features:
 
             pieces = [features.Piece.of(part.features) for part in parts]
             features.write_folder(out, request, videos_of, pieces, missing, files.__getitem__, made_by)
-    leave_out(missing)
     return loaded(out)
 
 
@@ -184,6 +193,12 @@ def loaded(path: Path, verify: bool = False) -> Features:
     return replace(folder.features, classes=folder.classes, records=folder.records, windows=windows, path=path)
 
 
+def without_list(options: EncoderOptions) -> NetworkOptions:
+    """Return options without those for reading a list and its labels, for one that was read."""
+    of_list = ("root", "allow_external", "labels")
+    return cast(NetworkOptions, {name: value for name, value in options.items() if name not in of_list})
+
+
 def extract_to(
     subject: Subject,
     videos: VideoList,
@@ -193,11 +208,12 @@ def extract_to(
     title: str = "features",
     windows: TimeWindows | None = None,
     cluster: Cluster | None = None,
+    sources: Sequence[Path] = (),
 ) -> None:
     """Write the features of a list to a folder, unless they are there, in processes that have joined already.
 
     `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it. Rows that the
-    folder has, or a run on a cluster that was interrupted, are taken from there.
+    folder, a run that was interrupted, or one of the folders `sources` has are taken from there.
     """
     more: Tree = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     if windows is not None and (labels := _file_of_labels(videos)) is not None:
@@ -206,7 +222,7 @@ def extract_to(
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
     if any(request_there != request for request_there in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
-    kept = _Kept(subject, path, request)
+    kept = _Kept(subject, path, request, sources)
     if distributed.on_main(lambda: kept.is_all_of(videos)):
         return
     distributed.together(partial(features.claim_features, path, [videos.path]))
@@ -215,35 +231,42 @@ def extract_to(
             videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)
         rows = np.flatnonzero(file_numbers(videos) % part[1] == part[0]).tolist()
         lacking = distributed.on_main(lambda: kept.find(videos, rows))
-        if cluster is None:
-            encoder, test = subject.encoder, subject.test
-            extracted = [features.extract_features(encoder, videos, test, subject.device, title, rows=lacking)]
-        else:
-            extracted = []
-            for some in cluster.extract(subject, videos, lacking):
-                extracted.append(some)
-                kept.write_part(videos, some)
-            missing = [gap for some in extracted for gap in some.missing]
-            if len(missing) == len(videos):
-                raise _nothing(missing)
-            leave_out(missing)
-        distributed.on_main(lambda: kept.write(videos, extracted))
+        with kept.stop.listening():
+            if cluster is None:
+                arguments = subject.encoder, videos, subject.test, subject.device, title, kept.is_due
+                last = features.extract_features(*arguments, rows=lacking, keep=kept.keep)
+                kept.pieces.append(features.Piece.of(last))
+                missing = [*last.missing]
+            else:
+                missing = []
+                for extracted in cluster.extract(subject, videos, lacking):
+                    kept.keep(extracted)
+                    missing += extracted.missing
+                features.check_missing(missing, len(videos), videos.path)
+            distributed.on_main(lambda: kept.write(missing))
+            distributed.together(kept.stop.check)
 
 
 class _Kept:
-    """The features that a folder has already, for the main process."""
+    """The features that folders have already, and those that are added; most is for the main process."""
 
-    def __init__(self, subject: Subject, path: Path, request: Tree) -> None:
-        self._subject, self._path, self._request = subject, path, request
-        self._taken: dict[int, tuple[int, int]] = {}
+    def __init__(self, subject: Subject, path: Path, request: Tree, sources: Sequence[Path]) -> None:
+        self._subject, self._path, self._request, self._sources = subject, path, request, sources
+        self.stop = StopRequest(f"the features so far are kept in {path}, the same command goes on")
+        self._due = time.monotonic() + _SECONDS
+        self.pieces = list[features.Piece]()  # of no part
+        self._parts: list[list[features.Piece]] = [[]]  # at first those of runs that were interrupted
 
     def is_all_of(self, videos: VideoList) -> bool:
         """Whether the folder holds the features of a list; those of another network or other clips are an error."""
         self._made_by = self._subject.made_by()
-        folder = _stored(self._path, self._request, self._made_by)
-        parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS_FOLDER).glob("*"))]
-        self._folders = [stored for stored in (folder, *parts) if stored is not None]
-        if folder is None or folder.classes != videos.classes:
+        sources = [open_folder(path, FOLDER_REMEDY, FOLDER_REMEDY) for path in self._sources]
+        for source in sources:
+            _check_request(source, self._request, self._made_by, _REMEDY_OF_SOURCES, _OF_LIST)
+        paths = [*sorted((self._path / _PARTS).glob("*")), self._path]
+        stored = [_stored(path, self._request, self._made_by) for path in paths]
+        self._folders, folder = [*sources, *filter(None, stored)], stored[-1]
+        if folder is None or not (self._path / "meta.json").exists() or folder.classes != videos.classes:
             return False
         same = all(folder.request.get(key) == self._request.get(key) for key in ("list", "shard", "labels"))
         there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
@@ -254,41 +277,53 @@ class _Kept:
 
     def find(self, videos: VideoList, rows: Sequence[int]) -> list[int]:
         """Find the rows that can be taken; return the others."""
-        self._files = features.Files(videos, rows)
-        self._taken = features.find_rows(self._folders, videos, rows, self._files)
-        if self._folders:
-            self._check_videos(self._folders[0], videos)
-            dropped = sum(len(folder.records) for folder in self._folders) - len(self._taken)
-            there = f"{len(self._taken)} of {len(rows)} {videos.unit}s were there"
-            _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
-        return [n for n in rows if n not in self._taken]
-
-    def _check_videos(self, folder: features.FeatureFolder, videos: VideoList) -> None:
-        """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
-        real_path = self._files.real_path
-        paths = {real_path(record.path) for record in folder.records}
-        if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
-            raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
-
-    def write(self, videos: VideoList, extracted: Sequence[Features]) -> None:
-        """Write the features that were taken and those that were found."""
-        pieces = [features.Piece.of(part) for part in extracted]
+        files = features.Files(videos, rows)
+        self._rows_of, self._state_of = videos.rows, cache(files.read)
+        taken, dropped = features.find_rows(self._folders, videos, rows, files), 0
         for number, folder in enumerate(self._folders):
-            pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
+            pairs = [(row, n) for n, (of, row) in sorted(taken.items()) if of == number]
             columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
-            pieces.append(features.Piece(folder.features.x, *columns))
-        self._write(self._path, videos, pieces, extracted)
+            piece = features.Piece(folder.features.x, *columns)
+            (self._parts[0] if folder.path.parent == self._path / _PARTS else self.pieces).append(piece)
+            dropped += len(folder.records) - len(pairs) if folder.path == self._path else 0
+        if not taken:  # other videos are a mistake by which features would be lost
+            of_output = self._folders[len(self._sources) :]
+            paths = {files.real_path(record.path) for folder in of_output for record in folder.records}
+            if paths and paths.isdisjoint(files.real_path(record.path) for record in videos.records):
+                raise DataError(f"{self._path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
+        if self._folders:
+            there = f"{len(taken)} of {len(rows)} {videos.unit}s were there"
+            _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
+        return [n for n in rows if n not in taken]
+
+    def is_due(self) -> bool:
+        """Whether a part ends here: after a minute, and at a signal."""
+        return self.stop.signal is not None or time.monotonic() > self._due
+
+    def keep(self, part: Features) -> None:
+        """Write features to a part, which counts if this run is interrupted; called on all processes."""
+        distributed.on_main(lambda: self._write_part(part))
+        self._due = time.monotonic() + _SECONDS
+        distributed.together(self.stop.check)
+
+    def _write_part(self, part: Features) -> None:
+        """Write a part, with some before it: folders of 1, 2, 4, … parts are few, and rows are written few times."""
+        self._parts.append([features.Piece.of(part)])
+        first = len(self._parts) & (len(self._parts) - 1)  # without the lowest bit
+        path = self._path / _PARTS / f"{first:06d}"
+        self._write(path, [*chain(*self._parts[first:])])
+        for joined in path.parent.glob("*"):
+            if joined.name > path.name:
+                shutil.rmtree(joined)
+
+    def write(self, missing: Sequence[tuple[str, str]]) -> None:
+        """Write all features to the folder."""
+        self._write(self._path, [*self.pieces, *chain(*self._parts)], missing)
         _log.info("%s: features that vidssl map --features and vidssl retrieval --index take", self._path)
-        shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
+        shutil.rmtree(self._path / _PARTS, ignore_errors=True)
 
-    def write_part(self, videos: VideoList, part: Features) -> None:
-        """Write features to a folder of their own, which counts if this run is interrupted."""
-        parts = self._path / PARTS_FOLDER
-        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [features.Piece.of(part)], [part])
-
-    def _write(self, path: Path, videos: VideoList, pieces: list[features.Piece], parts: Sequence[Features]) -> None:
-        missing = [gap for part in parts for gap in part.missing]
-        features.write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
+    def _write(self, path: Path, pieces: list[features.Piece], missing: Sequence[tuple[str, str]] = ()) -> None:
+        features.write_folder(path, self._request, self._rows_of, pieces, missing, self._state_of, self._made_by)
 
 
 def windows_of(videos: VideoList, windows: TimeWindows, test: features.TestClips, pool: Pool = ordered) -> VideoList:
@@ -330,10 +365,6 @@ def _check_missing(folder: features.FeatureFolder, test: features.TestClips) -> 
     leave_out(missing.items())
 
 
-def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:
-    return DataError(f"none of the {len(missing)} videos can be read; the first: {min(missing)[1]}")
-
-
 def shard_of(text: str) -> tuple[int, int]:
     """Parse `i/n`, the i-th of n parts of a list, from 0."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
@@ -352,7 +383,7 @@ def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> features.F
     Features of another network or other clips are an error.
     """
     try:
-        if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
+        if path.exists() and any(file.name[0] != "." or file.name == features.NEW_FILES for file in path.iterdir()):
             folder = features.read_folder(path, _REMEDY)
             _check_request(folder, request, made_by, _REMEDY, _OF_LIST)
             return folder
@@ -363,11 +394,15 @@ def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> features.F
     return None
 
 
+def features_fit(folder: features.FeatureFolder, subject: Subject) -> bool:
+    """Whether features are of a network and its clips, of whatever videos."""
+    return not describe_changes(_deciding(folder.request, _OF_LIST), _deciding(subject.request(), _OF_LIST))
+
+
 def _check_request(
     folder: features.FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
 ) -> None:
-    trees = (_deciding(folder.request), _deciding(request))
-    stored, current = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
+    stored, current = _deciding(folder.request, ignored), _deciding(request, ignored)
     names = folder.features.made_by["network"], made_by["network"]
     if stored["weights"] != current["weights"] and names[0] != names[1]:
         stored, current = ({"network": name} for name in names)
@@ -375,10 +410,10 @@ def _check_request(
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 
 
-def _deciding(request: Tree) -> Tree:
+def _deciding(request: Tree, ignored: Container[str]) -> Tree:
     """Return a request without what does not change the features of a video: whether others may be left out."""
     protocol = {name: value for name, value in request.get("protocol", {}).items() if name != "allow_missing"}
-    return {**request, "protocol": protocol}
+    return {key: value for key, value in request.items() if key not in ignored} | {"protocol": protocol}
 
 
 def _read_parts(out: Path) -> list[features.FeatureFolder]:

@@ -69,6 +69,7 @@ def compare(
     *,
     model: Model | Sequence[Model] | Mapping[str, Model],
     out: File,
+    features: Sequence[File] = (),
     more_labels: Sequence[File] = (),
     group: str | None = None,
     limit: Count | None = None,
@@ -88,6 +89,7 @@ def compare(
         model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries, modules; a mapping names
             them.
         out: Folder for index.html and results.json.
+        features: Folders of features that are there already, as in `extract`, each for the encoder that it is of.
         more_labels: Files of other labels of the same videos, as `labels`, each a section of the page.
         group: Regular expression for the recording in a path: its first capture group, else its match (default: as
             names state it).
@@ -113,8 +115,9 @@ def compare(
         groups = recording_groups(compared, group)
         _check(compared, lists, groups)
         requested = _name_encoders(model)
+        measured, strict = _with_parts_and_floors(requested), listed.is_test_set
         encoders, failures = extract_all(
-            _with_parts_and_floors(requested), compared, options, folder, same_clips, listed.is_test_set, part
+            measured, compared, options, folder, same_clips, strict, part, [*map(Path, features)]
         )
         if not requested.keys() & {encoder.name for encoder in encoders}:
             raise next(iter(failures.values()))  # floors alone compare nothing

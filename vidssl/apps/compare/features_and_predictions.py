@@ -29,7 +29,7 @@ from vidssl.evaluation.calibrated_classifier import nested_probabilities
 from vidssl.evaluation.features import JoinedClips, join_features
 from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict_left_out
 from vidssl.evaluation.train_test_overlap import measure_overlap
-from vidssl.jobs.extract import extract_to, loaded
+from vidssl.jobs.extract import FOLDER_REMEDY, extract_to, features_fit, loaded, open_folder
 from vidssl.jobs.job import Model, NetworkOptions
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.models.eval_mode import eval_mode
@@ -70,40 +70,55 @@ def extract_all(
     same_seconds: float | None = None,
     strict: bool = True,
     part: Tree | None = None,
+    sources: Sequence[Path] = (),
 ) -> tuple[list[ComparedEncoder], dict[str, VidsslError]]:
     """Extract the features of each encoder, unless they are in `out`; the second result is why others have none.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
     Without `strict` videos that cannot be read are left out, instead of the encoder. `part` states which part of
     the videos these are. The features of a sum are those of its parts, which are among the models. Floors come last.
+    Features that the folders `sources` have are taken from there; a DataError if one is of no encoder and its clips.
     """
     encoders, failures, part = dict[str, ComparedEncoder](), dict[str, VidsslError](), part or {}
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
     name_of = {str(model): name for name, model in models}
-    data = identify(videos)
+    data, folders = identify(videos), [open_folder(path, FOLDER_REMEDY, FOLDER_REMEDY) for path in sources]
+    unused = folders
+    for model in [model for _, model in models if folders and len(parts_of(model)) < 2]:  # before the long work
+        with suppress(VidsslError):  # it is named where the encoder is left out
+            of_model = _load(model, options, same_seconds, strict).values()
+            unused = [folder for folder in unused if not any(features_fit(folder, subject) for subject in of_model)]
+    if unused:
+        network = unused[0].features.made_by["network"]
+        reason = f"{unused[0].path} has features of {network}, and no encoder is this network with the same clips"
+        raise DataError(f"{reason}: name its encoder and clips, or leave this folder out of features=FOLDER")
     for name, model in bar(models, title="encoders and floors", unit="encoder", leave=False):
         try:
-            subject = load_subject(model, options, shared_config=True)
-            subject = subject if strict else subject.skipping()
-            parts = parts_of(model) if isinstance(subject.test, JoinedClips) else []
+            subjects = _load(model, options, same_seconds, strict)
+            parts = parts_of(model) if isinstance(subjects[""].test, JoinedClips) else []
             names_of_parts = [name_of[part.model] for part in parts]
             if broken := [failures[part] for part in names_of_parts if part in failures]:
                 raise broken[0]
-            subjects = {"": subject}
-            if same_seconds is not None:
-                subjects[OF_SAME_CLIPS] = with_clips(subject, same_seconds)
             for clips, of_clips in subjects.items():
                 title, joined = f"{name}{clips}", [encoders[f"{part}{clips}"] for part in names_of_parts]
                 if joined:
                     encoders[title] = _join(joined, title, of_clips, videos)
                 else:
-                    encoders[title] = _extract(title, of_clips, videos, data, out, part)
+                    fitting = [folder.path for folder in folders if features_fit(folder, of_clips)]
+                    encoders[title] = _extract(title, of_clips, videos, data, out, part, fitting)
         except VidsslError as error:
             if isinstance(error, DataError) and not encoders:
                 raise  # the videos are at fault: other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
             failures[name] = error
     return sorted(encoders.values(), key=lambda encoder: encoder.floor), failures
+
+
+def _load(model: Model, options: NetworkOptions, same_seconds: float | None, strict: bool) -> dict[str, Subject]:
+    """Load an encoder: with its own clips and, if asked for, with those of all, by what is added to its name."""
+    subject = load_subject(model, options, shared_config=True)
+    subject = subject if strict else subject.skipping()
+    return {"": subject} | ({} if same_seconds is None else {OF_SAME_CLIPS: with_clips(subject, same_seconds)})
 
 
 def with_clips(subject: Subject, seconds: float) -> Subject:
@@ -115,13 +130,15 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
     return replace(subject, test=test)
 
 
-def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, part: Tree) -> ComparedEncoder:
+def _extract(
+    name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, part: Tree, sources: Sequence[Path]
+) -> ComparedEncoder:
     request = json.dumps(subject.request(**part), sort_keys=True)  # of a part of the videos there is a folder beside
     path = out / _FEATURES / hashlib.sha256(request.encode()).hexdigest()[:16]  # rows that are there are taken
     _reset_peak()
     start = time.perf_counter()
-    there = path.exists()
-    extract_to(subject, videos, data, path, title=name)
+    there = path.exists() or bool(sources)
+    extract_to(subject, videos, data, path, title=name, sources=sources)
     features = loaded(path)
     seconds = (time.perf_counter() - start) / max(1, len(features.x))
     costs = {} if there else {"seconds_per_video": seconds, "peak_megabytes": _peak()}

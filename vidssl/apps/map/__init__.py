@@ -35,7 +35,7 @@ from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
-from vidssl.jobs.extract import extract, open_folder
+from vidssl.jobs.extract import extract, open_folder, without_list
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count, write_csv
 from vidssl.page.previews import Preview, of_middles, preview, shrunk
@@ -72,7 +72,7 @@ def map(
         videos: Videos to extract features of, into `out`; or give `features`.
         model: The network, as in `test`.
         out: Folder for index.html, results.json and videos.csv.
-        features: Folder of `extract`; without it, videos and a network.
+        features: Folder of features, as `extract` writes them, all of them drawn; without it, videos and a network.
         layout: Auto is umap if umap-learn is installed (vidssl[map]) and there are enough videos, else pca.
         columns: CSV file of values to colour by; its rows name videos as those of `labels`.
         clusters: Number of clusters to divide the videos into, by k-means, or auto: the page colours them and lists
@@ -100,11 +100,7 @@ def map(
             check_name(name)  # now, not after hours
         if values is not None:
             read_columns(values, listed)
-        of_network = options.copy()
-        of_network.pop("root", None)
-        of_network.pop("allow_external", None)
-        of_network.pop("labels", None)
-        extract(model, listed, out=features, **of_network)
+        extract(model, listed, out=features, **without_list(options))
     elif videos is not None or model is not None or options.keys() - {"root", "labels", "workers"}:
         raise ConfigError("features=FOLDER has features already: leave out videos, the network and its options")
     if not distributed.is_main():  # of several processes, which have extracted the features together

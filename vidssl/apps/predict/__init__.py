@@ -44,7 +44,7 @@ from vidssl.evaluation.features import TestClips, read_folder
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
 from vidssl.evaluation.statistics import Estimate
-from vidssl.jobs.extract import extract
+from vidssl.jobs.extract import extract, without_list
 from vidssl.jobs.job import EncoderOptions, File, Model, NetworkOptions, Videos, job, path_of, read_videos, reading
 from vidssl.jobs.load_network import describe_clips, load_subject
 from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
@@ -64,6 +64,7 @@ def predict(
     labels: Sequence[File],
     out: File,
     model: Model = "vidssl-default",
+    features: File | None = None,
     window: Positive | None = None,
     stride: Positive | None = None,
     none: float = 0.05,
@@ -84,6 +85,7 @@ def predict(
             name of a file among the videos; folders with one for each class; or an export of BORIS or Label Studio.
         out: Folder for index.html, predictions.csv, to_label.csv and results.json.
         model: The network, as in `test`.
+        features: Features of some or all of the videos that are there already, as in `extract`.
         window: Predict moments: windows that last so long, seconds; those that touch and agree are joined.
         stride: Seconds from the start of a window to the start of the next (default: half the window).
         none: Videos may be none of the classes: so large a share of videos like the examples is taken for that.
@@ -99,7 +101,8 @@ def predict(
     folder, files = Path(out), [Path(path) for path in ([labels] if isinstance(labels, str | Path) else labels)]
     if not 0 <= none < 1:
         raise ConfigError(f"none={none:g} is a share of the videos: from 0, which refuses nothing, to below 1")
-    windows = parse_windows(window, window / 2 if stride is None and window is not None else stride)
+    stride = window / 2 if stride is None and window is not None else stride
+    parse_windows(window, stride)
     filled = [path for path in files if path.parent.resolve() == folder.resolve() and path.name.startswith("to_label")]
     check_file_names(folder, ["features/features.npy"])
     claim(folder, "predictions", inputs={"videos": path_of(videos)}, read=[*{*files} - {*filled}])
@@ -108,11 +111,8 @@ def predict(
         recording_groups(joined, group)
     _next_list(folder)
     with only_run_in(folder):
-        of_network = options.copy()
-        of_network.pop("root", None)
-        of_network.pop("allow_external", None)
-        seconds = (None, None) if windows is None else (windows.window, windows.stride)
-        extract(model, joined, out=folder / "features", window=seconds[0], stride=seconds[1], **of_network)
+        more = without_list(options)
+        extract(model, joined, out=folder / "features", features=features, window=window, stride=stride, **more)
         if not distributed.is_main():  # of several processes, which have extracted the features together
             return JobResults()
         return _predict(folder, listed.root, group, none, ask, to)

@@ -1,10 +1,11 @@
 """Windows of long videos: a list is cut into spans of equal length, from the metadata of its files."""
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, how_many, naming
 from vidssl.base.progress import progress
 from vidssl.base.types import VideoMeta
 from vidssl.base.worker_pool import ItemGuard, Pool, ordered
@@ -12,6 +13,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import Records, VideoList
 from vidssl.video.reader import DecodeSettings
 
+_log = logging.getLogger(__name__)
 _ROUNDING = 1e-6  # of products of seconds and rates
 
 
@@ -118,12 +120,11 @@ def cut_into_windows(
                 raise
             records.append(row, root)
             continue
-        try:
+        with naming(record.path):
             spans = _spans(meta, offset, part, windows)
-        except DataError as error:
-            raise DataError(f"{record.path}: {error}") from None
         for start, end in spans:
             records.append(replace(row, start=start, end=end), root)
+    _log.info("%s of %s", how_many(len(records), "window"), how_many(len(first_rows), "video"))
     return replace(videos, records=records, joined=(), unit="window")
 
 

@@ -143,7 +143,9 @@ def trained(videos, out, **options):
     if found["knn"] is None:
         return {}, found["reason"].partition("; ")[2]
     count = 6 if options["labels"] == "my.csv" else 8
-    assert found["knn"]["what"].startswith(f"{count} training videos, each compared with the others")
+    assert found["knn"]["what"].startswith(
+        f"{count} training videos, each compared with the {count // 2 - 1} nearest others"
+    )
     assert found["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
     assert any(f"--labels {options['labels']}" in command for _, command in found["commands"])
     return None, found["labels"]

@@ -65,6 +65,14 @@ def split_column(path: Path) -> tuple[Path, str]:
     return (Path(file), column) if Path(file).suffix and "/" not in column and not path.exists() else (path, "")
 
 
+def separator_of(path: Path) -> str:
+    """Return what separates the columns of a file with labels: a comma, or `;` or a tab; of other inputs a comma."""
+    if path.is_dir() or path.suffix.lower() == ".json":
+        return ","
+    _, row = next(read_rows(split_column(path)[0], "labels=FILE is a CSV file path,label[,start,end]"), (1, [""]))
+    return next((mark for mark in ";\t" if len(row) == 1 and mark in row[0]), ",")
+
+
 def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     """Read a CSV file `path,label[,start,end]`, whose labels are names of classes, or numbers of those in classes.txt.
 
@@ -76,13 +84,10 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     Raises:
         DataError: There is no such column, or a row breaks a rule; the message has file and line.
     """
-    path, column = split_column(path)
-    rows = [*read_rows(path, "labels=FILE is a CSV file path,label[,start,end]")]
+    between, (path, column) = separator_of(path), split_column(path)
+    rows = [*read_rows(path, "", between)]
     if not rows:
         raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
-    between = next((mark for mark in ";\t" if mark in rows[0][1][0]), ",") if len(rows[0][1]) == 1 else ","
-    if between != ",":
-        rows = [*read_rows(path, "", between)]
     header, root = [name.strip().lower() for name in rows[0][1]], root_beside(path)
     named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS, *ignored)]
     if len(named) == 2 and not {*header} & {*_NAMES, *_LABELS} and _is_file(root, rows[0][1][named[0]]):

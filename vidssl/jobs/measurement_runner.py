@@ -102,11 +102,13 @@ def format_tests(networks: Mapping[str, Results]) -> str:
     return ", ".join(f"{name} {text}" for name, text in clips.items())
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file atomically."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_whole(path, text.getvalue().encode())
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]], separator: str = ",") -> None:
+    """Write a CSV file atomically; with `;` for Excel where commas are decimal: with these, and a byte-order mark."""
+    text, of_excel = io.StringIO(), separator == ";"
+    if of_excel:
+        rows = [[str(value).replace(".", ",") if isinstance(value, float) else value for value in row] for row in rows]
+    csv.writer(text, delimiter=separator, lineterminator="\n").writerows([header, *rows])
+    write_whole(path, text.getvalue().encode("utf-8-sig" if of_excel else "utf-8"))
 
 
 class JobResults(Results):

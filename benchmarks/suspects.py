@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from measure import finish, table
 
-from vidssl.apps.map import suspect_videos as suspects
 from vidssl.base.keyed_generators import generator
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
+from vidssl.evaluation import suspect_videos as suspects
 from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities, nested_probabilities
 from vidssl.evaluation.features import read_folder
 from vidssl.evaluation.leave_recording_out import fold_table

@@ -29,8 +29,13 @@ def _output(monkeypatch, stream, steps=4):
     return text
 
 
+def without_waiting(monkeypatch):
+    for name in ("_FIRST", "_INTERVAL"):
+        monkeypatch.setattr(module, name, 0.0)
+
+
 def test_a_log_file_gets_lines_without_carriage_returns(monkeypatch):
-    monkeypatch.setattr(module, "_INTERVAL", 0.0)
+    without_waiting(monkeypatch)
     lines = _output(monkeypatch, io.StringIO()).splitlines()
     assert len(lines) >= 4
     assert lines[-1].startswith("train: 4 of 4 steps, ") and lines[-1].endswith("8 clips/s")
@@ -42,6 +47,22 @@ def test_a_log_file_gets_nothing_of_short_work(monkeypatch):
     assert _output(monkeypatch, io.StringIO()) == ""
 
 
+def test_the_first_line_with_the_time_left_comes_early(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    now = [0.0]
+    for clock in ("time", "monotonic"):
+        monkeypatch.setattr(f"time.{clock}", lambda: now[0])
+    with progress(title="features", unit="window", total=100, miniters=1, maxinterval=0) as bar:
+        bar._time = lambda: now[0]
+        bar.start_t = bar.last_print_t = 0.0
+        for _ in range(60):
+            now[0] += 1
+            bar.update()
+    shown = [line.split(",")[1:3] for line in stream.getvalue().splitlines()]
+    assert shown[0] == [" 00:05 elapsed", " 01:35 left"]
+    assert [line[0] for line in shown] == [f" 00:{second:02} elapsed" for second in (5, 20, 35, 50)]
+
+
 def test_a_terminal_gets_a_bar(monkeypatch):
     text = _output(monkeypatch, _Terminal())
     assert "\r" in text and "100%" in text and "4/4" in text
@@ -49,7 +70,7 @@ def test_a_terminal_gets_a_bar(monkeypatch):
 
 @pytest.mark.parametrize("stream", [io.StringIO, _Terminal])
 def test_quiet_hides_both(monkeypatch, stream):
-    monkeypatch.setattr(module, "_INTERVAL", 0.0)
+    without_waiting(monkeypatch)
     logger = logging.getLogger("vidssl")
     monkeypatch.setattr(logger, "level", logging.WARNING)
     assert _output(monkeypatch, stream()) == ""

@@ -4,10 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from email.message import Message
+from urllib.error import HTTPError
 
 import pytest
 
 from vidssl import cli
+from vidssl.base import errors
 from vidssl.base.errors import Interrupted, PeerError
 
 NAMES = [
@@ -34,6 +37,7 @@ def refused(command, arguments, capsys):
 
 def of_command(name, arguments, capsys):
     code, printed, line = refused(lambda: cli.run(name, arguments), arguments, capsys)
+    assert printed.pop("code") in ("config", "data", "checkpoint")
     assert printed == {"error": line.removeprefix("error: "), "status": 2} and code == 2 and line.startswith("error: ")
 
 
@@ -59,34 +63,74 @@ def required(name):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "message"),
+    ("error", "status", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted: Ctrl-C"),
-        (Interrupted(signal.SIGTERM), 75, "interrupted"),
-        (PeerError("process 1 has ended"), 1, "process 1 has ended"),
-        (OSError(28, "Full", "a.csv"), 2, "a.csv: Full; free disk space or choose another folder"),
-        (PermissionError(13, "Denied"), 2, "Denied; give this user the permission"),
-        (OSError("of a library"), 2, "of a library"),
+        (KeyboardInterrupt(), 130, "interrupted", "interrupted: Ctrl-C"),
+        (Interrupted(signal.SIGTERM), 75, "interrupted", "interrupted"),
+        (Interrupted(signal.SIGINT), 130, "interrupted", "interrupted"),
+        (PeerError("process 1 has ended"), 1, "peer", "process 1 has ended"),
+        (OSError(28, "Full", "a.csv"), 2, "system", "a.csv: Full; free disk space or choose another folder"),
+        (PermissionError(13, "Denied"), 2, "system", "Denied; give this user the permission"),
+        (OSError("of a library"), 2, "system", "of a library"),
+        (
+            HTTPError("http://x", 404, "gone", Message(), None),
+            2,
+            "system",
+            "HTTP Error 404: gone",
+        ),  # it has a code of its own
     ],
 )
-def test_each_status(error, status, message, capsys):
+def test_each_status(error, status, code, message, capsys):
     def fail():
         raise error
 
     with pytest.raises(SystemExit) as caught:
         cli.guarded(fail, ["--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert printed == {"error": message, "status": status} and caught.value.code == status
+    assert printed == {"error": message, "code": code, "status": status} and caught.value.code == status
     with pytest.raises(SystemExit):
         cli.guarded(fail, [])
     assert not capsys.readouterr().out
+
+
+CODES = {  # programs compare them: an entry may be added, none changed
+    "VidsslError": "vidssl",
+    "ConfigError": "config",
+    "DataError": "data",
+    "DecodeError": "decode",
+    "NoVideoError": "no_video",
+    "UndecodableError": "undecodable",
+    "TooLargeError": "too_large",
+    "SeveralSizesError": "several_sizes",
+    "FramesOutOfOrderError": "frames_out_of_order",
+    "CheckpointError": "checkpoint",
+    "UntrustedError": "untrusted",
+    "TrainingError": "training",
+    "PeerError": "peer",
+}
+
+
+def test_each_class_of_errors_has_its_code(capsys):
+    public = {
+        name: error
+        for name, error in vars(errors).items()
+        if name.endswith("Error") and error.__module__ == errors.__name__
+    }
+    assert public.keys() == CODES.keys()
+    for name, error in public.items():
+
+        def fail(error=error):
+            raise type("OfAPlugIn", (error,), {})("wrong")  # a class of another module has the code of its base
+
+        assert error("wrong").code == CODES[name]
+        assert refused(fail, ["--json"], capsys)[1]["code"] == CODES[name]
 
 
 def test_a_bug_is_stated_and_raised(capsys, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         cli.guarded(lambda: 1 / 0, ["--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert printed == {"error": "a bug of vidssl: ZeroDivisionError: division by zero", "status": 1}
+    assert printed == {"error": "a bug of vidssl: ZeroDivisionError: division by zero", "code": "bug", "status": 1}
     monkeypatch.setenv("RANK", "1")  # the main process has stdout
     with pytest.raises(ZeroDivisionError):
         cli.guarded(lambda: 1 / 0, ["--json"])

@@ -126,6 +126,13 @@ def test_files_are_opened_once_and_nothing_is_decoded(listed, monkeypatch, worke
     assert len(opened) == 1
 
 
+def test_how_many_windows_there_are_is_said_before_they_are_encoded(listed, caplog):
+    caplog.set_level("INFO", "vidssl")
+    cut_into_windows(listed("a", "b"), TimeWindows(1.0, 0.6), DecodeSettings())
+    cut_into_windows(listed("b"), TimeWindows(1.0, 0.6), DecodeSettings())
+    assert caplog.messages == ["5 windows of 2 videos", "1 window of 1 video"]
+
+
 def test_files_that_cannot_be_opened(listed):
     videos = listed("a", "broken", "b")
     with pytest.raises(DataError, match=r"broken\.mp4"):

@@ -67,7 +67,9 @@ def test_fault_29_the_query_itself_is_left_out(name):
 
 def test_knn_and_uniformity():
     gallery, query = features(90, 0), features(40, 1)
-    one = KNN(KNN.Config(k=1))(gallery, query, NO_PAIRS).numbers
+    measured = KNN(KNN.Config(k=1))(gallery, query, NO_PAIRS)
+    one = measured.numbers
+    assert measured.details == {"note": "knn: k = 1"}  # printed below the numbers
     assert set(one) == {"knn", "knn_mean_class"}
     assert one["knn"] == pytest.approx(loop_recall(gallery, query, 1, False), abs=1e-6)
     actual = Uniformity(Uniformity.Config())(gallery, query, NO_PAIRS).numbers

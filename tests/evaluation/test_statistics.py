@@ -266,6 +266,27 @@ def test_floors_do_not_hide_what_encoders_differ_in():
     assert together[0, 1].adjusted > pairs[0, 1].adjusted
 
 
+def test_one_network_under_two_names_counts_once():
+    """Only if its values are equal too: other weights of the same sum are another network."""
+    correct, recordings = right((0.75, 0.6, 0.3))
+    alone = {(one.first, one.second): one for one in compare_pairs(correct, recordings)}
+    twice = np.stack([*correct, correct[0], correct[1]])
+    names = ["a", "b", "c", "a", "b"]
+    pairs = {(one.first, one.second): one for one in compare_pairs(twice, recordings, networks=names)}
+    for (first, second), pair in pairs.items():
+        same = alone.get((first % 3, second % 3), alone.get((second % 3, first % 3)))
+        if same is None:
+            assert (pair.reason, pair.p) == ("equal", None)
+        else:
+            assert (pair.p, pair.adjusted) == (same.p, same.adjusted)
+    counted = {(one.first, one.second): one for one in compare_pairs(twice, recordings)}
+    assert counted[1, 2].adjusted > pairs[1, 2].adjusted
+    changed = twice.copy()
+    changed[3] = 1 - changed[3]
+    others = {(one.first, one.second): one for one in compare_pairs(changed, recordings, networks=names)}
+    assert others[0, 3].reason != "equal" and others[1, 2].adjusted > pairs[1, 2].adjusted
+
+
 @pytest.mark.parametrize("count", [40])
 def test_of_many_encoders_a_clear_difference_is_shown(count):
     """Draws are more than pairs need: 10,000 of them could show nothing from 33 encoders on."""

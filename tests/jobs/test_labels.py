@@ -143,7 +143,9 @@ def trained(videos, out, **options):
     if content["knn"] is None:
         return {}, content["reason"].partition("; ")[2]
     count = 6 if options["labels"] == "my.csv" else 8
-    assert content["knn"]["what"].startswith(f"{count} training videos, each compared with the others")
+    assert content["knn"]["what"].startswith(
+        f"{count} training videos, each compared with the {count // 2 - 1} nearest others"
+    )
     assert content["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
     assert any(f"--labels {options['labels']}" in command for _, command in content["commands"])
     return None, content["labels"]

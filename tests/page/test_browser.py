@@ -249,6 +249,10 @@ OVERFLOWING = """() => [...document.querySelectorAll("main *")].filter((one) => 
   && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("pre, .wide, .scroll, textarea, .clip"))
   .map((one) => one.outerHTML.slice(0, 120))"""
 
+WITHOUT_SHADOW = """() => [...document.querySelectorAll("table")].map((one) => one.parentElement).filter((box) =>
+  box.scrollWidth > box.clientWidth && !getComputedStyle(box).backgroundAttachment.startsWith("local, scroll"))
+  .map((box) => box.outerHTML.slice(0, 120))"""
+
 
 @EVERY
 def test_a_page_opens_alone_on_wide_and_narrow_screens_with_names_as_text(open_page, files, name):
@@ -271,6 +275,7 @@ def test_a_page_opens_alone_on_wide_and_narrow_screens_with_names_as_text(open_p
     page = open_page(name, NARROW)
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
     assert page.evaluate(OVERFLOWING) == []
+    assert page.evaluate(WITHOUT_SHADOW) == []
 
 
 @EVERY

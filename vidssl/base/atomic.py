@@ -82,10 +82,10 @@ def write_whole(path: Path, content: bytes) -> None:
             file.write(content)
 
 
-def csv_text(rows: Iterable[Sequence[object]]) -> str:
+def csv_text(rows: Iterable[Sequence[object]], separator: str = ",") -> str:
     """Write rows, the first of them the header, as CSV with lines that end in a newline alone."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, delimiter=separator, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

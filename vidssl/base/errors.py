@@ -17,6 +17,12 @@ class VidsslError(Exception):
     def __init__(self, message: str = "") -> None:
         super().__init__(re.sub("[\r\n]", lambda match: repr(match[0])[1:-1], message))
 
+    @property
+    def code(self) -> str:
+        """Its class in this module in words, such as `data` or `no_video`: `--json` states it beside the message."""
+        name = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__ == __name__)
+        return re.sub("(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("Error")).lower()
+
 
 class ConfigError(VidsslError):
     """A config or an argument is wrong. Of a config the message has all mistakes."""
@@ -93,12 +99,12 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def naming(setting: str) -> Iterator[None]:
-    """Put the name of a setting before a DataError: the setting is what a user can change."""
+def naming(cause: str) -> Iterator[None]:
+    """Put the file, or the setting that a user can change, before a DataError."""
     try:
         yield
     except DataError as error:
-        raise type(error)(f"{setting}: {error}") from None
+        raise type(error)(f"{cause}: {error}") from None
 
 
 def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") -> str:

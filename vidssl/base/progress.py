@@ -3,13 +3,14 @@
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from tqdm import tqdm
 
-_INTERVAL = 15.0  # seconds between the lines in a file
+_FIRST, _INTERVAL = 5.0, 15.0  # seconds before the first line in a file, with the time left, and between others
 _LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} left, {rate_fmt}{postfix}"
 
 
@@ -55,9 +56,13 @@ class _Reported(tqdm):  # type: ignore[type-arg]
 class _Lines:
     """Writes each state of a bar as a line of its own: a bar rewrites its line by carriage returns."""
 
+    def __init__(self) -> None:
+        self._next = 0.0
+
     def write(self, text: str) -> None:
         """Write a state; a blank one, and a move up from an inner bar, are of terminals, and nothing here."""
-        if text := text.replace("\x1b[A", "").strip():
+        if (text := text.replace("\x1b[A", "").strip()) and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _INTERVAL - _FIRST / 2
             with suppress(OSError):  # stderr is closed: the work goes on without its log
                 print(text, file=sys.stderr, flush=True)
 
@@ -68,7 +73,7 @@ class _Lines:
 def progress(iterable: Any = None, *, title: str, unit: str, **settings: Any) -> "tqdm[Any]":
     """Make a tqdm bar on stderr; `settings` are tqdm's. In a block of `reporting` a function is called instead.
 
-    If stderr is neither a terminal nor a notebook, it is a line every 15 seconds, and none for what takes less.
+    If stderr is neither a terminal nor a notebook, it is a line after 5 seconds and then every 15.
     """
     report = getattr(_thread, "report", None)
     if callable(report) and not settings.get("disable"):
@@ -79,5 +84,5 @@ def progress(iterable: Any = None, *, title: str, unit: str, **settings: Any) ->
         settings |= {"dynamic_ncols": True, "mininterval": 0.2}
     else:
         settings |= {"file": _Lines(), "ascii": True, "bar_format": _LINE, "leave": False}
-        settings |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _INTERVAL)
+        settings |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _FIRST)
     return tqdm(iterable, desc=title, unit=unit, **settings)

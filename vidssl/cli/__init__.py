@@ -256,12 +256,12 @@ def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> N
     """Run a command; print an error that the user can fix as one line and exit with status 2.
 
     Other statuses: 75 after SIGTERM or SIGUSR1, when the run is saved; 130 after Ctrl-C; 1 if another process of the
-    run was lost, or after a bug. If the arguments have `--json`, the main process also prints the error and its status
-    as a JSON object.
+    run was lost, or after a bug. If the arguments have `--json`, the main process also prints the error, its
+    code (see `VidsslError`) and the status as a JSON object.
     """
     start_log()
     atexit.register(_flush)
-    line = ""
+    line, code, status = "", "interrupted", 130
     try:
         if os.path.expanduser("~") == "~":  # noqa: PTH111 - neither HOME nor a user: libraries would make a folder "~"
             os.environ["HOME"] = tempfile.gettempdir()
@@ -269,25 +269,24 @@ def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> N
         return
     except (VidsslError, OSError) as error:
         message, status = in_words(error), 1 if isinstance(error, PeerError) else 2
-        line = f"error: {message}"
+        line, code = f"error: {message}", error.code if isinstance(error, VidsslError) else "system"
     except Interrupted as request:  # it was announced, see `StopRequest`
-        message, status = "interrupted", 130 if request.signal == signal.SIGINT else INTERRUPTED
+        message, status = "interrupted", status if request.signal == signal.SIGINT else INTERRUPTED
     except KeyboardInterrupt:
-        line, status = "interrupted: Ctrl-C", 130
-        message = line
+        line = message = "interrupted: Ctrl-C"
     except Exception as error:
-        _print_error("", f"a bug of vidssl: {type(error).__name__}: {error}", 1, arguments)
+        _print_error("", f"a bug of vidssl: {type(error).__name__}: {error}", "bug", 1, arguments)
         raise
-    _print_error(line, message, status, arguments)
+    _print_error(line, message, code, status, arguments)
     sys.exit(status)
 
 
-def _print_error(line: str, message: str, status: int, arguments: Collection[str]) -> None:
+def _print_error(line: str, message: str, code: str, status: int, arguments: Collection[str]) -> None:
     with suppress(OSError):  # it is closed: Ctrl-C also ends the `tee` of a pipe
         print(line, end="\n" if line else "", file=sys.stderr)
     if "--json" in arguments and os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
-            print(json.dumps({"error": message, "status": status}, allow_nan=False))
+            print(json.dumps({"error": message, "code": code, "status": status}, allow_nan=False))
 
 
 def _flush() -> None:

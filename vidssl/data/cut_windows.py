@@ -1,15 +1,17 @@
 """Windows of long videos: a list is cut into spans of equal length, from the metadata of its files."""
 
+import logging
 import math
 from dataclasses import dataclass, replace
 
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, how_many, naming
 from vidssl.base.types import VideoMeta, VideoRecord
 from vidssl.base.worker_pool import Pool, ordered
 from vidssl.data.dataset import of_records, resolve_span
 from vidssl.data.video_list import Records, VideoList
 from vidssl.video.reader import DecodeSettings
 
+_log = logging.getLogger(__name__)
 _ROUNDING = 1e-6  # of products of seconds and rates
 
 
@@ -119,12 +121,11 @@ def cut_into_windows(
                 raise
             records.append(row, root)
             continue
-        try:
+        with naming(record.path):
             spans = _spans(meta, offset, part, windows)
-        except DataError as error:
-            raise DataError(f"{record.path}: {error}") from None
         for start, end in spans:
             records.append(replace(row, start=start, end=end), root)
+    _log.info("%s of %s", how_many(len(records), "window"), how_many(len(first_rows), "video"))
     return replace(videos, records=records, joined=(), unit="window")
 
 

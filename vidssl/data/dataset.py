@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.base.errors import ConfigError, DataError, first_few
+from vidssl.base.errors import ConfigError, DataError, first_few, naming
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
 from vidssl.base.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
@@ -225,14 +225,12 @@ class PlannedViews:
         for number, (operands, (recipe, rng)) in enumerate(zip(self.clip_frames, self.draws, strict=True)):
             clips = [decoded[np.searchsorted(self.frames, indices)] for indices in operands]
             frames = clips[0] if len(clips) == 1 else rgb_difference(*clips)
-            try:
+            with naming(self.path):
                 if on_device and isinstance(recipe, DrawnRecipe) and recipe.leaves_operations():
                     view, deferred = recipe.draw(frames, rng)
                     clip_views = [view]
                 else:
                     clip_views, deferred = recipe.views(frames, rng), []
-            except DataError as error:
-                raise DataError(f"{self.path}: {error}") from None
             views += clip_views
             operations += [tuple(deferred)] * len(clip_views)
             clip_of += [number] * len(clip_views)
@@ -248,10 +246,8 @@ def plan_views(
     `meta` describes the span of the video, as `resolve_span` returns it; samplers may need tracks in it. There is one
     recipe for each clip or one for all, and one generator for each recipe.
     """
-    try:
+    with naming(path):
         clips = sampler(meta, generators)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
     _check_clips(clips, type(sampler).__name__, meta.num_frames)
     draws = list(zip(recipes, generators, strict=True))
     if len(recipes) == 1:

@@ -66,6 +66,14 @@ def split_column(path: Path) -> tuple[Path, str]:
     return (Path(file), column) if Path(file).suffix and "/" not in column and not path.exists() else (path, "")
 
 
+def separator_of(path: Path) -> str:
+    """Return what separates the columns of a file with labels: a comma, or `;` or a tab; of other inputs a comma."""
+    if path.is_dir() or path.suffix.lower() == ".json":
+        return ","
+    _, row = next(read_rows(split_column(path)[0], f"it is a CSV file: {_FORM}"), (1, [""]))
+    return next((mark for mark in ";\t" if len(row) == 1 and mark in row[0]), ",")
+
+
 def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     """Read a CSV file `path,label[,start,end]`, whose labels are names of classes, or numbers of those in classes.txt.
 
@@ -123,12 +131,10 @@ def _read_table(
     path: Path, ignored: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, int], list[tuple[int, list[str]]], str]:
     """Read header, the columns of paths and times by name, the rows with their lines, and what separates columns."""
-    rows = [*read_rows(path, f"a CSV file of videos has a header; {_FORM}")]
+    between = separator_of(path)
+    rows = [*read_rows(path, "", between)]
     if not rows:
         raise DataError(f"{path} has no rows: {_FORM}")
-    between = next((mark for mark in ";\t" if mark in rows[0][1][0]), ",") if len(rows[0][1]) == 1 else ","
-    if between != ",":
-        rows = [*read_rows(path, "", between)]
     titles, root = [title.strip() for title in rows[0][1]], root_beside(path)
     header = [title.lower() for title in titles]
     named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS, *ignored)]

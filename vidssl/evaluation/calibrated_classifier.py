@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vidssl.data.recordings_and_class_folders import of_several_recordings
-from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours
+from vidssl.evaluation.leave_recording_out import fit_logistic, fold_table, num_neighbours
 from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import nearest
 from vidssl.models.backbones import Backbone
@@ -84,8 +84,6 @@ class StandardLogistic(nn.Module):
     bias: Tensor
 
     def __init__(self, x: Tensor, label: Tensor, classes: int, cost: float) -> None:
-        from sklearn.linear_model import LogisticRegression
-
         super().__init__()
         rows = x.double().numpy()
         mean, deviation = rows.mean(axis=0), rows.std(axis=0)
@@ -94,9 +92,7 @@ class StandardLogistic(nn.Module):
         weight, bias = np.zeros((classes, x.shape[1])), np.full(classes, _LEAST)
         bias[there] = 0
         if len(there) > 1:
-            # The weights are a sum of the rows: in the span of few rows the solution is the same, and cheap.
-            span = np.linalg.qr(z.T)[0] if len(z) < z.shape[1] else np.eye(z.shape[1])
-            model = LogisticRegression(C=cost, max_iter=2000).fit(z @ span, label.numpy())
+            model, span = fit_logistic(z, label.numpy(), cost)
             coefficients = model.coef_ @ span.T
             two = len(there) == 2  # scikit-learn has one row, the second class against the first
             weight[there] = np.concatenate([-coefficients, coefficients]) / 2 if two else coefficients

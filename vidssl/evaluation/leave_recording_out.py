@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,16 +134,22 @@ def vote_of_others(features: Features, groups: _Ints) -> tuple[Tensor, Neighbour
 
 def _classify(x: _Floats, label: _Ints, rows: _Ints, test: _Mask) -> _Ints:
     """Fit a logistic regression to some rows; predict those of `test`."""
-    from sklearn.linear_model import LogisticRegression
-
     if len(np.unique(label[rows])) == 1:
         return np.full(int(test.sum()), label[rows[0]])
-    tested, trained = x[test], x[rows]
-    if len(rows) < x.shape[1]:  # the weights are a sum of the rows: in their span the solution is the same, and cheap
-        span, _ = np.linalg.qr(trained.T)
-        tested, trained = tested @ span, trained @ span
-    predicted: _Ints = LogisticRegression(C=_COST, max_iter=2000).fit(trained, label[rows]).predict(tested)
+    model, span = fit_logistic(x[rows], label[rows], _COST)
+    predicted: _Ints = model.predict(x[test] @ span)
     return predicted
+
+
+def fit_logistic(x: _Floats, label: _Ints, cost: float) -> tuple[Any, _Floats]:
+    """Fit a logistic regression of scikit-learn to rows (N, D) in their span (D, S), and return both.
+
+    The weights are a sum of the rows: in the span of few rows the solution is the same, and cheap.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    span = np.linalg.qr(x.T)[0] if len(x) < x.shape[1] else np.eye(x.shape[1])
+    return LogisticRegression(C=cost, max_iter=2000).fit(x @ span, label), span
 
 
 def fits(folds: _Ints, shots: Sequence[int]) -> int:

@@ -186,7 +186,7 @@ class KNN(EvaluationProtocol):
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
         predicted = metrics.vote(neighbours, gallery, self.config.k, self.config.temperature)
         note = metrics.note_of_ranks({f"kNN of {self.config.k}": self.config.k}, len(gallery.x))
-        details = {} if note is None else {"note": note}
+        details = {"note": note or f"knn: k = {self.config.k}"}
         right = {"knn": predicted == query.label}
         return Measured(accuracies("knn", predicted, query.label), predicted, details, right)
 

@@ -13,7 +13,7 @@ the mean over classes of the means of their videos.
 * p of a difference: the signs of the differences of recordings are flipped (Fisher, 1935, section 21).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -233,47 +233,55 @@ def _all_signs(count: int) -> Floats:
 
 
 def compare_pairs(
-    values: Floats, recordings: _Rows, classes: _Rows | None = None, floors: Collection[int] = ()
+    values: Floats,
+    recordings: _Rows,
+    classes: _Rows | None = None,
+    floors: Sequence[int] = (),
+    networks: Sequence[str] = (),
 ) -> list[Difference]:
     """Compare each pair of encoders by `differences`.
 
     Holm's method (1979) adjusts p for the number of pairs: those of encoders, of an encoder and a floor, and of floors,
-    each by themselves, so that floors beside them do not hide what encoders differ in. Pairs of equal values are none.
+    each by themselves, so that floors beside them do not hide what encoders differ in. Pairs of equal values are none,
+    those of the same two networks one.
 
     Args:
         values: (E, N) 1 where encoder e is right about video n, or a mean of several trials.
         recordings: (N,) recording of each video.
         classes: (N,) class of each video: what is compared is the mean over classes.
         floors: Encoders that learned nothing.
+        networks: Of each encoder: equal ones are one network under several names, if their values are equal too.
     """
     pairs = [*combinations(range(len(values)), 2)]
+    keys = [(name, row.tobytes()) for name, row in zip(networks or range(len(values)), values, strict=True)]
+    tests = [frozenset((keys[first], keys[second])) for first, second in pairs]
     delta = np.array([values[first] - values[second] for first, second in pairs])
     draws = max(SIGN_DRAWS, 40 * len(pairs))  # with fewer, the least p times the number of pairs is not small
     estimates, design = differences(delta, recordings, classes, draws), _Design(recordings, classes)
     differ = np.count_nonzero(np.abs(design.sums(delta)) > _ROUNDING, axis=1).tolist()
-    families: dict[int, dict[int, float]] = {0: {}, 1: {}, 2: {}}  # p of the pairs with so many floors
+    families: dict[int, dict[object, float]] = {0: {}, 1: {}, 2: {}}  # p of the tests with so many floors
     kinds = [families[len({*pair} & {*floors})] for pair in pairs]
     for n, estimate in enumerate(estimates):
         if estimate.p is not None:
-            kinds[n][n] = estimate.p
+            kinds[n][tests[n]] = estimate.p
     compared = []
     for n, (value, low, high, p, identical) in enumerate(estimates):
         adjusted, reason = None, "equal" if identical else "too few recordings"
         if p is not None:
-            adjusted, reason = _holm(kinds[n], n), ""
+            adjusted, reason = _holm(kinds[n], tests[n]), ""
             least = max(2.0 ** (1 - differ[n]), 1 / (draws + 1))
-            if adjusted >= ALPHA and _holm({**kinds[n], n: least}, n) >= ALPHA:
+            if adjusted >= ALPHA and _holm({**kinds[n], tests[n]: least}, tests[n]) >= ALPHA:
                 reason = f"differ in {differ[n]} of {design.count} recordings: not told apart"
         compared.append(Difference(*pairs[n], value, low, high, p, adjusted, reason))
     return compared
 
 
-def _holm(p: Mapping[int, float], number: int) -> float:
-    """Adjust one of several p, that of this number, for how many they are."""
+def _holm(p: Mapping[object, float], test: object) -> float:
+    """Adjust one of several p, that of this test, for how many they are."""
     largest = 0.0
     for rank, n in enumerate(sorted(p, key=p.__getitem__)):
         largest = max(largest, min(1.0, p[n] * (len(p) - rank)))
-        if n == number:
+        if n == test:
             break
     return largest
 

@@ -100,9 +100,12 @@ def format_tests(networks: Mapping[str, Results]) -> str:
     return ", ".join(f"{name} {text}" for name, text in clips.items())
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file atomically."""
-    write_whole(path, csv_text([header, *rows]).encode())
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]], separator: str = ",") -> None:
+    """Write a CSV file atomically; with `;` for Excel where commas are decimal: with these, and a byte-order mark."""
+    of_excel = separator == ";"
+    if of_excel:
+        rows = [[str(value).replace(".", ",") if isinstance(value, float) else value for value in row] for row in rows]
+    write_whole(path, csv_text([header, *rows], separator).encode("utf-8-sig" if of_excel else "utf-8"))
 
 
 class JobResults(Results):

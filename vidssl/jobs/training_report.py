@@ -29,7 +29,7 @@ from vidssl.engine.run_config import Run
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
 from vidssl.evaluation.features import join_features
-from vidssl.evaluation.leave_recording_out import vote_of_others
+from vidssl.evaluation.leave_recording_out import num_neighbours, vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.statistics import beside, proportions
@@ -223,26 +223,24 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
     q = queries[_TRAINED]
     tested = test.tested.rows(q.index.tolist())
     groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
+    doubt = "no recording is read from the names: each file counts as one, and clips cut from one make"
     # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
     if galleries is None or test.gallery is None:
         predicted = {name: vote_of_others(x, groups.number)[0] for name, x in queries.items()}
         several = of_several_recordings(label, groups.number)
+        compared = f"each compared with the {num_neighbours(label)} nearest "
+        compared += "of other recordings" if groups.stated else "others"
+        doubt += " numbers too high: vidssl compare --group REGEX keeps them apart"
     else:
         knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(galleries[_TRAINED].index.tolist()), tested)
         measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in queries.items()}
         predicted = {name: labels for name, labels in measured.items() if labels is not None}
         several = np.zeros_like(label, bool)
+        compared = f"compared with the {knn.config.k} nearest of {len(galleries[_TRAINED])} of {test.gallery.path}"
+        doubt += " the intervals too narrow"
     kept, classes = np.ones_like(several), None
     if several.any():
         kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
-    doubt = "no recording is read from the names: each file counts as one, and clips cut from one make"
-    what = f"{len(q)} {test.what}, "
-    if galleries is not None and test.gallery is not None:
-        what += f"compared with {len(galleries[_TRAINED])} of {test.gallery.path}"
-        doubt += " the intervals too narrow"
-    else:
-        what += f"each compared with {'those of other recordings' if groups.stated else 'the others'}"
-        doubt += " numbers too high: vidssl compare --group REGEX keeps them apart"
     alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
     right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
     means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
@@ -254,7 +252,7 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
         "numbers": {name: mean.value for name, mean in zip(right, means, strict=True)},
         "level": level,
         "gains": gains,
-        "what": what
+        "what": f"{len(q)} {test.what}, {compared}"
         + ("" if classes is None else ", a mean over classes")
         + (f", without {first_few(alone)} of one recording" if alone else ""),
         "recordings": int(groups.number.max()) + 1,
@@ -348,10 +346,8 @@ def _write(run: Run, content: Tree) -> None:
     quantities = []
     if knn is not None:
         accuracies = {name: {"kNN": Point(value)} for name, value in knn["numbers"].items()}
-        quantities, details = (
-            [Quantity("Accuracy of kNN", accuracies, knn["level"])],
-            [*details, ("Clips", knn["clips"]), ("Labels", content["labels"].removeprefix("labels: "))],
-        )
+        quantities = [Quantity("Accuracy of kNN", accuracies, knn["level"])]
+        details += [("Clips", knn["clips"]), ("Labels", content["labels"].removeprefix("labels: "))]
     # What the labels are is in the head of the page.
     said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content) if sentence != content["labels"]]
     # For wide and narrow windows.

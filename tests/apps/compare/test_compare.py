@@ -88,7 +88,11 @@ def test_what_is_written(compared):
     for section in results["sections"]:
         assert section["verdict"]["answer"] in page and section["name"] in page
     text = str(results)
-    assert text.startswith("motion:\nlabels: the list's, 8 classes\n") and "kNN" in text
+    assert text.startswith("motion:\nlabels: the list's, 8 classes\n")
+    for section, table in zip(results["sections"], text.split("\n\nmotion:")[-1].split("colour:"), strict=True):
+        assert f"kNN, k = {section['neighbours']}" in table and f"kNN, k = {section['neighbours']}<small>" in page
+        names = [line.split()[0] for line in table.splitlines() if line.split(" ")[0] in section["accuracy"]]
+        assert names[:5] == sorted(names[:5], key=lambda name: -section["accuracy"][name]["knn"]) and len(names) >= 5
     assert "colour:\nlabels: train.csv, 6 classes\n" in text and "Labels: train.csv, 6 classes." in page
     for facts in results["encoders"].values():
         assert facts["seconds_per_video"] > 0 and facts["peak_megabytes"] > 100

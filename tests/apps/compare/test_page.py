@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidssl.apps.compare.page import disputed_row, write_encoders_page
+from vidssl.apps.compare.page import by_accuracy, disputed_row, write_encoders_page
 from vidssl.page.previews import preview
 
 RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
@@ -64,6 +64,20 @@ def test_accuracies_with_their_intervals_and_differences_to_the_best(tmp_path):
     neighbours = table(parsed.texts, "The same neighbours", "What they are")
     assert neighbours[-6:] == ["first and second", "50.0%", "10.0%", "first and floor:thumbnails", "50.0%", "10.0%"]
     assert "features/0" in parsed.texts
+
+
+def test_every_table_has_the_best_first_and_k(tmp_path):
+    """The order of the page is that of the numbers, not that of the command."""
+    results = RESULTS({"low": [0, 0, 0, 0], "high": [0, 1, 0, 1], "floor": [0, 1, 1, 1]}, NAMES, [0, 1, 0, 1], CLASSES)
+    results["sections"][0]["verdict"]["best"] = "high"
+    assert by_accuracy(results["sections"][0]) == ["high", "floor", "low"]
+    write_encoders_page(tmp_path / "index.html", results, "Encoders", "vidssl compare")
+    texts = PARSED((tmp_path / "index.html").read_text(encoding="utf-8")).texts
+    starts = [n for n, text in enumerate(texts) if text == "Encoder"]  # accuracies, costs, what they are
+    for start in starts:
+        after = [text for text in texts[start:] if text in ("high", "floor", "low")]
+        assert after[:3] == ["high", "floor", "low"]
+    assert len(starts) == 3 and "kNN, k = 20" in texts
 
 
 def test_videos_without_labels(tmp_path):

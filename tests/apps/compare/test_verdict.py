@@ -54,6 +54,18 @@ def test_words_follow_tests(tests, answer):
     assert outcome["is_clear"] == ("is best" in answer) and outcome["best"] == outcome["cheapest"] == "A"
 
 
+def test_the_best_is_named_first():
+    """Whatever the order of the command; of equal numbers the first one of it."""
+    pairs = [pair(*two, -0.02, OPEN, 0.2) for two in combinations(range(4), 2)]
+    found = verdict(named(0.7, 0.8, 0.9, 0.8), pairs, CLASSES, 0.5)
+    assert found["answer"] == "C, B, D and A are not told apart." and found["best"] == "C"
+    pairs = [pair(*two, 0.02, WORSE if 1 in two else OPEN, 0.01) for two in combinations(range(3), 2)]
+    pairs[2] = pair(1, 2, -0.1, WORSE)
+    pairs[0] = pair(0, 1, 0.1, WORSE)
+    found = verdict(named(0.8, 0.5, 0.9), pairs, CLASSES, 0.5)
+    assert found["answer"] == "C and A are not told apart; B is worse."
+
+
 def test_several_are_worse():
     pairs = [pair(*two, 0.1, OPEN if two in ((0, 1), (2, 3)) else WORSE, 0.2) for two in combinations(range(4), 2)]
     outcome = verdict(named(0.9, 0.89, 0.5, 0.4), pairs, CLASSES, 0.25)

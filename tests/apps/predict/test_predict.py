@@ -1,16 +1,22 @@
 """Labels for other videos, on files: what is written, kept and refused; numbers: test_trust."""
 
+import codecs
 import csv
+import io
 import json
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vidssl
 from vidssl import cli
+from vidssl.apps.predict import TO_LABEL
 from vidssl.apps.predict.moments import NONE
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.data.read_labels import read_labels
 
 COLOURS = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (200, 50, 40)}
 OPTIONS = {"model": "floor:thumbnails", "workers": 0, "ask": 4, "group": r"r\d+"}
@@ -194,6 +200,66 @@ def test_what_is_not_known_is_said(folder, tmp_path):
         (row["class"], row["measured"]) for row in rows_of(tmp_path / "out/predictions.csv") if row["class"] != NONE
     }
     assert known == {("blue", "yes"), ("green", "yes"), ("red", "no")}
+
+
+def test_labels_to_check_are_named_and_shown(folder, tmp_path):
+    """A wrong label of a class, a class whose only example is one of another, and none where all is right."""
+    rows = [tuple(row.values()) for row in rows_of(folder / "labels.csv")]
+    wrong = [(name, {"r00_0_blue.mp4": "green", "r10_0_green.mp4": "odd"}.get(name, label)) for name, label in rows]
+    labels = write_labels(tmp_path / "labels.csv", [("file", "colour"), *wrong])
+    options = {**OPTIONS, "group": r"r\d+_\d"}  # each clip is a recording
+    results = vidssl.predict(folder / "videos", labels=[labels], out=tmp_path / "out", **options)
+    first, second = ({**row} for row in results["labels_to_check"][:2])
+    near = first.pop("nearest")
+    assert near.startswith("r1") and near.endswith("_green.mp4")
+    said = f"the only recording of odd, among those of green ({near})"
+    place = {"path": "r10_0_green.mp4", "start": None, "end": None}
+    assert first == {**place, "label": "odd", "proposed": "green", "doubt": said}
+    assert (second["path"], second["label"], second["proposed"]) == ("r00_0_blue.mp4", "green", "blue")
+    assert second["doubt"].startswith("labelled green (probability 0.")
+    assert f"Labels to check: r10_0_green.mp4, {said}; r00_0_blue.mp4, labelled green" in str(results)
+    assert results["labels_judged"].startswith("36 of 36 videos have a label, 35 are judged")
+    assert json.loads((tmp_path / "out/results.json").read_text())["labels_to_check"] == results["labels_to_check"]
+    card = (tmp_path / "out/index.html").read_text().split("Labels to check<small>")[1].split("</li>")[0]
+    assert card.startswith(f"{len(results['labels_to_check'])}, the most doubtful first")
+    assert said in card and 'class="clip v' in card and "r10_0_green.mp4" in card
+
+    results = vidssl.predict(folder / "videos", labels=[folder / "labels.csv"], out=tmp_path / "out", **options)
+    assert results["labels_to_check"] == [] and "Labels to check" not in str(results)
+    assert "Labels to check" not in (tmp_path / "out/index.html").read_text()
+
+
+def test_tables_are_those_of_the_excel_that_wrote_the_labels(folder, tmp_path):
+    """With `;`, umlauts, a byte-order mark and CRLF there and back; numbers with a comma are no dates in it."""
+    for path in [*(folder / "videos").glob("r?[0-2]_*.mp4"), *(folder / "videos").glob("r?6_0_*.mp4")]:
+        (tmp_path / "v").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "v" / path.name.replace("green", "grün; hell"))
+    classes = {"blue": "blau", "grün; hell": "grün; hell", "red": "rot"}
+
+    def excel(path, rows):
+        lines = [";".join(f'"{cell}"' if ";" in cell else cell for cell in row) for row in rows]
+        path.write_bytes(codecs.BOM_UTF8 + "".join(f"{line}\r\n" for line in lines).encode())
+        return path
+
+    rows = [(path.name, classes[path.stem.split("_")[2]]) for path in sorted((tmp_path / "v").glob("r?[0-2]_*"))]
+    labels, out = excel(tmp_path / "labels.csv", [("Datei", "Klasse"), *rows]), tmp_path / "out"
+    options = {**OPTIONS, "window": 0.3, "stride": 0.3, "none": 0}
+    vidssl.predict(tmp_path / "v", labels=[labels], out=out, **options)
+    for name in ("predictions.csv", "to_label.csv"):
+        text = (out / name).read_bytes().decode()
+        assert text.startswith("\ufeffpath;start;end;") and "grün; hell" in text
+        table = [*csv.reader(io.StringIO(text.removeprefix("\ufeff")), delimiter=";")]
+        numbers = [row[n] for row in table[1:] for n in (1, 2)]
+        assert {*numbers} > {"0,0"} and all(re.fullmatch(r"\d+,\d+", number) for number in numbers)
+        assert {len(row) for row in table} == {len(table[0])}
+    asked = [*csv.reader(io.StringIO((out / "to_label.csv").read_bytes().decode("utf-8-sig")), delimiter=";")]
+    filled = [asked[0], *([*row[:3], classes[Path(row[0]).stem.split("_")[2]], *row[4:]] for row in asked[1:3])]
+    again = vidssl.predict(tmp_path / "v", labels=[labels, excel(out / "to_label.csv", filled)], out=out, **options)
+    assert again["num_examples"] > 18 and again["to_label"] == "to_label_2.csv"
+    spans = [(label.name, label.label, label.start) for label in read_labels(out / "to_label.csv", TO_LABEL)]
+    assert spans == [(row[0], row[3], float(row[1].replace(",", "."))) for row in filled[1:]]
+    commas = vidssl.predict(folder / "videos", labels=[folder / "labels.csv"], out=tmp_path / "commas", **OPTIONS)
+    assert (tmp_path / "commas" / commas["to_label"]).read_bytes().startswith(b"path,start,end,label")
 
 
 def test_class_folders_and_a_list_with_both(folder, tmp_path):

@@ -23,7 +23,7 @@ from vidssl.apps.compare.features_and_predictions import (
     right,
 )
 from vidssl.apps.compare.neighbour_agreement import common_neighbours, disagreement
-from vidssl.apps.compare.page import disputed_row, score_column, write_encoders_page
+from vidssl.apps.compare.page import by_accuracy, disputed_row, score_column, write_encoders_page
 from vidssl.apps.compare.verdict import decide, describe_without_labels
 from vidssl.base import distributed
 from vidssl.base.atomic import write_json
@@ -289,7 +289,9 @@ def _section(
     primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
     means = proportions(primary, *of_class)
     mean_of = dict(zip(hits, means, strict=True))
-    pairs = compare_pairs(primary, *of_class, floors=[n for n, encoder in enumerate(encoders) if encoder.floor])
+    networks = [encoder.facts["features"] for encoder in encoders]
+    floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
+    pairs = compare_pairs(primary, *of_class, floors, networks)
     most_frequent = majority(torch.from_numpy(label))["majority"]
     guessing = dict.fromkeys(next(iter(hits.values())), most_frequent)
     guessing |= dict.fromkeys((PRIMARY, "chosen"), 1 / len(np.unique(of_class[1])))  # means over classes
@@ -342,7 +344,7 @@ def comparison_table(results: JobResults, section: Tree) -> str:
     """Format the accuracies of a section, the best encoder first, and its verdict."""
     accuracy, measures = section["accuracy"], [*section["guessing"]]
     rows = [["encoder", *(score_column(measure, section) for measure in measures), "s per video", "MB"]]
-    for name in sorted(accuracy, key=lambda name: -accuracy[name][PRIMARY]):
+    for name in by_accuracy(section):
         encoder = results["encoders"][name]
         seconds = encoder.get("seconds_per_video")
         cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoder['megabytes']:.1f}"]

@@ -11,8 +11,6 @@ from vidssl.evaluation.result_files import clips_in_words
 from vidssl.page.previews import Preview, number_previews
 from vidssl.page.render import render_page
 
-_MEASURES = {"knn": "kNN", "R@1": "R@1", "chosen": "predict"}
-
 
 def write_encoders_page(
     path: Path,
@@ -26,6 +24,7 @@ def write_encoders_page(
 
     `disputed` are the videos to label next, as `disputed_row`; `previews` those of some of them, by `row`.
     """
+    order = by_accuracy(results["sections"][0]) if results["sections"] else results["encoders"]
     render_page(
         path,
         Path(__file__).with_name("encoders.html"),
@@ -33,7 +32,7 @@ def write_encoders_page(
         command=command,
         results=results,
         sections=[_section(section, results) for section in results["sections"]],
-        encoders=[_describe(name, encoder) for name, encoder in results["encoders"].items()],
+        encoders=[_describe(name, results["encoders"][name]) for name in order],
         disputed=disputed,
         previews=previews or {},
         sprites=number_previews((previews or {}).values()),
@@ -47,17 +46,22 @@ def _class_names(section: Tree) -> dict[int, str]:
     return dict(zip(numbers, (class_["name"] for class_ in section["classes"]), strict=True))
 
 
+def by_accuracy(section: Tree) -> list[str]:
+    """Return the names of the encoders of a section by their primary number, the highest first."""
+    return sorted(section["accuracy"], key=lambda name: -section["accuracy"][name]["knn"])
+
+
 def score_column(measure: str, section: Tree) -> str:
     """Name a measure; `at most` where a class has fewer videos to learn from."""
-    if measure in _MEASURES:
-        return _MEASURES[measure]
+    if not measure.startswith("logistic_"):
+        return {"knn": f"kNN, k = {section['neighbours']}", "chosen": "predict"}.get(measure, measure)
     labels = int(measure.removeprefix("logistic_"))
     return f"{'at most ' if section['fewest_labels'] < labels else ''}{labels} per class"
 
 
 def _section(section: Tree, results: Tree) -> Tree:
     """What is shown of the labels of one list, beside its results: encoders in order, the best first."""
-    order = sorted(section["accuracy"], key=lambda name: -section["accuracy"][name]["knn"])
+    order = by_accuracy(section)
     measures = [*section["guessing"]]
     return section | {
         "measures": measures,

@@ -20,17 +20,18 @@ _FEW_VIDEOS = 10  # of a class
 
 
 class _Ranking:
-    """Encoders by their primary number; all numbers are places of encoders."""
+    """Encoders by their primary number, the highest first; all numbers are places of encoders."""
 
     def __init__(
         self, encoders: Sequence[ComparedEncoder], means: Sequence[Estimate], differences: Sequence[Difference]
     ):
         self.encoders, self.means = encoders, means
         self.names = [encoder.name for encoder in encoders]
-        self.learned = [n for n, encoder in enumerate(encoders) if not (encoder.floor or encoder.part)]
-        self.ranked = self.learned or [*range(len(encoders))]
+        order = sorted(range(len(encoders)), key=lambda n: -means[n].value)
+        self.learned = [n for n in order if not (encoders[n].floor or encoders[n].part)]
+        self.ranked = self.learned or order
         self.pairs = {(pair.first, pair.second): pair for half in differences for pair in (half, half.turned())}
-        self.best = max(self.ranked, key=lambda n: means[n].value)
+        self.best = self.ranked[0]
         self.rest = [n for n in self.ranked if not self.is_worse(n, self.best)]
         self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # not of learned
 

@@ -17,7 +17,6 @@ from vidssl.apps.map import layout_2d as layouts
 from vidssl.apps.map.clusters import check_clusters, find_clusters, typical
 from vidssl.apps.map.layout_2d import choose_layout, is_installed, kept_neighbours
 from vidssl.apps.map.page import THUMBNAIL, MapColumn, classes_column, map_column, write_map_page
-from vidssl.apps.map.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
 from vidssl.base.command_line_and_notices import leave_out
@@ -35,6 +34,7 @@ from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.evaluation.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects
 from vidssl.jobs.extract import extract, open_folder, without_list
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count, write_csv

@@ -10,7 +10,8 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from vidssl.apps.predict.formats import ANNOTATIONS
@@ -20,14 +21,14 @@ from vidssl.apps.predict.trust import UNSTATED, measure_trust, percent
 from vidssl.base import distributed
 from vidssl.base.command_line_and_notices import worded
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.safe_parse import read_json
 from vidssl.base.types import Count, Positive, VideoRecord
 from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.cut_windows import parse_windows
-from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, span_keys
+from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, separator_of, span_keys
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import (
@@ -44,6 +45,7 @@ from vidssl.evaluation.features import TestClips, read_folder
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
 from vidssl.evaluation.statistics import Estimate
+from vidssl.evaluation.suspect_videos import classes_amid_others, doubt_in_words, doubtful_labels
 from vidssl.jobs.extract import extract, without_list
 from vidssl.jobs.job import EncoderOptions, File, Model, NetworkOptions, Videos, job, path_of, read_videos, reading
 from vidssl.jobs.load_network import describe_clips, load_subject
@@ -54,7 +56,6 @@ from vidssl.models.joined_features import parts_of
 
 PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance", "measured")
 TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
-_SOURCES = ("path", "start", "end", "label", "class", "confidence")  # of the columns to label
 
 
 @job
@@ -115,7 +116,8 @@ def predict(
         extract(model, joined, out=folder / "features", features=features, window=window, stride=stride, **more)
         if not distributed.is_main():  # of several processes, which have extracted the features together
             return JobResults()
-        return _predict(folder, listed.root, group, none, ask, to)
+        separator = ";" if any(separator_of(path) == ";" for path in files) else ","
+        return _predict(folder, listed.root, group, none, ask, to, separator)
 
 
 def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tuple[VideoList, VideoList]:
@@ -143,8 +145,11 @@ def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tup
     return among, below_one_folder([*labelled.records, *rest], among.path, labelled.classes)
 
 
-def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str) -> JobResults:
-    """Predict from the features in a folder, and write all files; paths are written relative to `root`."""
+def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str, separator: str) -> JobResults:
+    """Predict from the features in a folder, and write all files; paths are written relative to `root`.
+
+    Tables have the separator of the labels: a program that writes `;` reads nothing else, see `write_csv`.
+    """
     folder = read_folder(out / "features", "give a folder that vidssl extract has written")
     videos, windows = folder.videos(range(len(folder.features))), folder.request.get("windows")
     known, rest = divide_by_labels(videos)
@@ -166,9 +171,10 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     new = [number[rest[moment.row]] not in number[known] for moment in moments]
     asked = choose_to_label(moments, others, x, new, ask)
     rows = [_row(moment, videos.records[known[moment.example]], root, trust["measured"]) for moment in moments]
-    write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
+    write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows], separator)
     to_label = _next_list(out)
-    write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
+    write_csv(to_label, TO_LABEL, [[rows[n][name] for name in TO_LABEL] for n in asked], separator)
+    doubts, judged = _doubt_labels(videos.rows(known), x, number[known], root)
     content: Tree = {
         "trust": trust,
         "rule": rule._asdict(),
@@ -177,6 +183,8 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
         "none": {"share": none, "distance": None if np.isinf(threshold) else threshold},
         "windows": windows,
         "to_label": to_label.name,
+        "labels_to_check": [{key: value for key, value in row.items() if key != "record"} for row in doubts],
+        "labels_judged": judged,
         "num_examples": len(known),
         "num_predicted": len(rest),
         "missing": [{"path": path, "reason": reason} for path, reason in folder.features.missing],
@@ -184,7 +192,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     }
     request = {**folder.request, "command": "predict", "group": group, "none": none, "ask": ask}
     results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
-    write_prediction_page(out / "index.html", results, rows, asked)
+    write_prediction_page(out / "index.html", results, rows, asked, doubts)
     write_results(out, results)
     if to in ANNOTATIONS:
         name, write = ANNOTATIONS[to]
@@ -220,18 +228,35 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
 
 def _row(moment: Moment, example: VideoRecord, root: Path, measured: Sequence[str]) -> Tree:
     """Return the row of predictions.csv, and what is shown of it on the page; paths are relative to `root`."""
-    record, nearest_example = moment.record, os.path.relpath(example.path, root)
-    if example.end is not None:
-        nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
-    start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
-    of_class = moment.label, round(moment.confidence, 4), moment.second
-    is_measured = "yes" if moment.label in measured else "no"
-    of_example = nearest_example, round(moment.distance, 4), is_measured
-    values = (os.path.relpath(record.path, root), start, end, *of_class, *of_example)
-    row: Tree = dict(zip(PREDICTED, values, strict=True))
+    row = _row_of(moment.record, root) | {"class": moment.label, "confidence": round(moment.confidence, 4)}
+    row |= {"second_class": moment.second, "nearest_example": _named(example, root)}
+    row |= {"distance": round(moment.distance, 4), "measured": "yes" if moment.label in measured else "no"}
+    row |= {"first": moment.first, "label": "", "predicted": moment.label}
     if moment.label == NONE:  # the probability is that of the nearest class
         row |= {"confidence": None, "second_class": moment.first, "measured": ""}
-    return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
+    return row
+
+
+def _row_of(record: VideoRecord, root: Path) -> Tree:
+    """Return where a video or moment is; the path is relative to `root`."""
+    start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
+    return {"path": os.path.relpath(record.path, root), "start": start, "end": end, "record": record}
+
+
+def _named(record: VideoRecord, root: Path) -> str:
+    """Name an example, and its span."""
+    span = "" if record.end is None else f"@{record.start or 0:.2f}-{record.end:.2f}"
+    return f"{os.path.relpath(record.path, root)}{span}"
+
+
+def _doubt_labels(examples: VideoList, x: Tensor, number: NDArray[np.int64], root: Path) -> tuple[list[Tree], str]:
+    """Return rows of examples (N,) whose labels are to be checked, with the reasons, and how many were judged."""
+    doubts, judged = doubtful_labels(examples, x, number)
+    for row, near in reversed(classes_amid_others(x, examples.labels, number)):
+        label, other = map(examples.class_name, examples.labels[[row, near]].tolist())
+        doubts.insert(0, (row, {"label": label, "proposed": other, "nearest": _named(examples.records[near], root)}))
+    rows = [_row_of(examples.records[row], root) | facts | {"doubt": doubt_in_words(facts)} for row, facts in doubts]
+    return rows, judged
 
 
 def _next_list(out: Path) -> Path:
@@ -254,6 +279,8 @@ def _summary(results: JobResults) -> str:
         lines.append(
             f"Of the labelled ones {percent(Estimate(**refused))} would be taken for {NONE}, with recordings left out"
         )
+    if doubts := [f"{row['path']}, {row['doubt']}" for row in results["labels_to_check"]]:
+        lines.append(f"Labels to check: {first_few(doubts, separator='; ')}")
     lines.append(
         f"{results['to_label']}: whose labels would help most; fill in the column label, and give it as labels too"
     )

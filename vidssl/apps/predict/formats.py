@@ -13,7 +13,7 @@ from vidssl.video.reader import open_video
 _BORIS = ("Observation id", "Subject", "Behavior", "Behavior type", "Start (s)", "Stop (s)", "Duration (s)",
           "Media file name", "Comment start")  # fmt: skip
 
-Row = Mapping[str, Any]  # of predictions.csv: path, start, end, class, confidence; and file, its full path
+Row = Mapping[str, Any]  # of predictions.csv: path, start, end, class, confidence; and record
 
 
 def write_boris(path: Path, rows: Sequence[Row]) -> None:
@@ -22,7 +22,7 @@ def write_boris(path: Path, rows: Sequence[Row]) -> None:
     for row in rows:
         start, end = row["start"] or 0.0, row["end"]
         if end is None:
-            with open_video(row["file"], fps=row["record"].fps) as video:
+            with open_video(row["record"].path, fps=row["record"].fps) as video:
                 end = video.meta.duration
         spans = (f"{start:.3f}", f"{end:.3f}", f"{end - start:.3f}")
         observation = Path(row["path"]).stem
@@ -35,7 +35,7 @@ def write_label_studio(path: Path, rows: Sequence[Row]) -> None:
     tasks: dict[str, Any] = {}
     for row in rows:
         if row["path"] not in tasks:
-            with open_video(row["file"], fps=row["record"].fps) as video:
+            with open_video(row["record"].path, fps=row["record"].fps) as video:
                 data = {"video": f"/data/local-files/?d={quote(row['path'])}", "fps": round(video.meta.fps, 6)}
             tasks[row["path"]] = {"data": data, "predictions": [{"model_version": "vidssl", "result": []}]}
         task, label = tasks[row["path"]], row["class"]

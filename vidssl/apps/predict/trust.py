@@ -39,7 +39,11 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     several, counts = of_several_recordings(label, group), np.bincount(group)
     num_recordings, largest = int((counts > 0).sum()), float(counts.max() / len(label))
     facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings, "measured": []}
-    facts["per_class"] = _count_classes(label, group, classes)
+    facts["per_class"] = [
+        {"name": name, "examples": int((label == number).sum()), "recordings": len(np.unique(group[label == number])),
+         "recall": None, "precision": None}
+        for number, name in enumerate(classes)
+    ]  # fmt: skip
     if num_recordings < 2 or len(np.unique(label[several])) < 2:
         why = "are of one recording" if num_recordings < 2 else "of each class, or each but one, are of one recording"
         return facts | {"sentences": [f"{_UNKNOWN} all {len(label)} {unit}s {why}; label others, or see group=REGEX."]}
@@ -117,15 +121,6 @@ def _confusion(predicted: _Ints, label: _Ints, several: NDArray[np.bool_], class
             worst.append((count / total, f"{classes[number]} for {classes[taken]} ({count} of {total})"))
     named = ", ".join(text for _, text in sorted(worst, key=lambda entry: -entry[0])[:2])
     return f"Taken for others most often: {named}." if named else "There are no mistakes."
-
-
-def _count_classes(label: _Ints, group: _Ints, classes: Sequence[str]) -> list[Tree]:
-    """Count examples and recordings of each class; recall and precision are None."""
-    return [
-        {"name": name, "examples": int((label == number).sum()), "recordings": len(np.unique(group[label == number])),
-         "recall": None, "precision": None}
-        for number, name in enumerate(classes)
-    ]  # fmt: skip
 
 
 def _refused(x: Tensor, group: _Ints, label: _Ints, none: float) -> Estimate:

@@ -1,6 +1,7 @@
 """Suspects of a set against what was planted in it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,21 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vidssl.apps.map.suspect_videos import (
-    SUSPECT_NEIGHBOURS,
-    find_outliers,
-    find_suspects,
-    mean_distances,
-    score_labels,
-)
+import vidssl
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.search import nearest
+from vidssl.evaluation.suspect_videos import (
+    SUSPECT_NEIGHBOURS,
+    classes_amid_others,
+    doubtful_labels,
+    find_outliers,
+    find_suspects,
+    mean_distances,
+    score_labels,
+)
 
 
 def clusters(classes=3, recordings=6, videos=4, dim=16):
@@ -170,3 +174,62 @@ def test_rows_of_windows_have_their_times():
 def test_classes_with_fewer_videos_than_folds():
     x, label, group = clusters(classes=4, recordings=3, videos=1)
     assert np.isfinite(score_labels(x, label, group).margin).all()
+
+
+def amid(rows, x, label, group):
+    """The classes that are named, of some rows."""
+    named = classes_amid_others(x[rows], label[rows], group[rows])
+    return {int(label[rows][row]): int(label[rows][near]) for row, near in named}
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_class_of_one_recording_amid_another_class_is_named(count):
+    """Of one video or several; not a true class that lies apart, and not without a distance to compare with."""
+    x, true, group = clusters()
+    label, every = true.copy(), np.ones(len(true), bool)
+    label[group == 1] = 3
+    kept = every & ((group != 1) | (np.arange(len(group)) < 4 + count))
+    assert amid(kept, x, label, group) == {3: 0}
+    apart = (label != 2) | (group == 12)
+    assert amid(kept & apart, x, label, group) == {3: 0}
+    assert amid(kept & (label != 0), x, label, group) == {}
+    assert amid(kept & ((label != 0) | (group == 0)), x, label, group) == {}
+
+
+@pytest.fixture(scope="module")
+def sports(real):
+    """Features, class and recording of 18 clips of each of six sports, each of its own recording."""
+    folder, paths = real / "ucf101_6", []
+    for class_ in sorted(path for path in folder.iterdir() if path.name != "splits" and path.is_dir()):
+        first = {path.stem.split("_")[2]: path for path in sorted(class_.glob("*.mp4"), reverse=True)}
+        paths += [first[name] for name in sorted(first)[:18]]
+    features = vidssl.extract("vidssl-default", paths, workers=0, progress=False)
+    return features.x, np.repeat(np.arange(6), 18), np.arange(108)
+
+
+@pytest.mark.long
+def test_single_examples_of_real_videos(sports):
+    """A wrong label is named in half of the cases, a true class of one example in one of twenty."""
+    x, true, group = sports
+    draw, planted, single = np.random.RandomState(0), [], []
+    for _ in range(100):
+        rows = np.concatenate([18 * number + draw.permutation(18)[:11] for number in range(6)])
+        label, number = true.copy(), draw.randint(6)
+        label[rows[11 * number]] = 6
+        planted.append(amid(rows, x, label, group).get(6) == number)
+        alone = np.delete(rows, np.arange(11 * number + 1, 11 * number + 11))
+        single.append(6 in amid(alone, x, label, group))
+    assert np.mean(planted) > 0.4 and np.mean(single) < 0.15
+
+
+@pytest.mark.long
+def test_wrong_labels_of_real_videos_are_first(sports):
+    x, true, group = sports
+    draw, found = np.random.RandomState(1), []
+    for _ in range(5):
+        rows = np.sort(np.concatenate([18 * number + draw.permutation(18)[:10] for number in range(6)]))
+        label, wrong = true[rows], draw.permutation(60)[:3]
+        label[wrong] = (label[wrong] + draw.randint(1, 6, 3)) % 6
+        doubts, _ = doubtful_labels(replace(listed(label), classes=()), x[rows], group[rows])
+        found.append(np.isin([row for row, _ in doubts][:6], wrong).sum())
+    assert np.mean(found) >= 2

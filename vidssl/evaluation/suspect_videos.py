@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vidssl.base.config import Tree
 from vidssl.data.find_same_videos import find_copies
-from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, of_several_recordings, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
@@ -22,6 +22,7 @@ _COST = 0.01  # of the logistic regression
 _FLOOR = 1e-3  # of a probability: neither of the two classifiers alone excludes a class
 LEAST_MARGIN = 0.7  # of a label that is clearly wrong; benchmarks/suspects.py measures it
 ENOUGH_OF_CLASS = 20  # labels of the median class: with fewer hardly a wrong label is beyond the margin
+AMID_NEIGHBOURS, AMID_QUANTILE = 3, 0.25  # of a class of one recording that lies among those of another class
 MOST_LABELS = 20_000  # videos whose labels are judged: the time of the regressions grows with them
 _Floats = NDArray[np.float64]
 _Rows = NDArray[np.int64]
@@ -58,9 +59,8 @@ def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> Label
     """
     probability, margin = np.full((2, len(label)), np.nan)
     proposed = np.full(len(label), -1)
-    recordings = {class_: len(np.unique(groups[label == class_])) for class_ in np.unique(label[label >= 0])}
-    classes = np.array([class_ for class_, count in recordings.items() if count > 1], np.int64)
-    rows = np.flatnonzero(np.isin(label, classes))
+    rows = np.flatnonzero((label >= 0) & of_several_recordings(label, groups))
+    classes = np.unique(label[rows])
     if len(classes) < 2:
         return LabelScores(probability, margin, proposed)
     part, target = x[torch.from_numpy(rows)], np.searchsorted(classes, label[rows])
@@ -113,7 +113,9 @@ def find_suspects(
     distance, outliers, first = mean_distances(near), find_outliers(near).tolist(), _first_equal(videos)
     equal = [(first_row, row, 1.0) for row, first_row in enumerate(first) if row != first_row]
     pairs = [*equal, *(copy for copy in copies if first[copy[0]] != first[copy[1]])]
-    labels, line = _doubtful_labels(videos, x, pairs)
+    labelled = labelled_by_folders(videos)
+    recordings = recording_groups(labelled).joined([pair[:2] for pair in pairs], "").number
+    labels, line = doubtful_labels(labelled, x, recordings)
     named = [*zip(videos.names, videos.records, strict=True)]
     places = [{"path": name, **({"start": of.start, "end": of.end} if of.span else {})} for name, of in named]
     how = ["the same content"] * len(equal) + [f"similarity {pair[2]:.3f}" for pair in pairs[len(equal) :]]
@@ -126,13 +128,8 @@ def find_suspects(
         "doubtful_labels": [{**places[row], **facts} for row, facts in labels],
         "labels": line,
     }
-    doubts = []
-    for row, facts in labels:
-        how_sure = "clearly" if facts["clearly_wrong"] else "perhaps"
-        text = f"labelled {facts['label']} (probability {facts['probability']:.2g}), {how_sure} {facts['proposed']}"
-        doubts.append((row, text))
     return results, {
-        "Doubtful labels": doubts,
+        "Doubtful labels": [(row, doubt_in_words(facts)) for row, facts in labels],
         "Near copies": [
             (a, f"of {named[b][0]} {named[b][1].span}".rstrip() + f", {text}")
             for (a, b, _), text in zip(pairs, how, strict=True)
@@ -148,22 +145,50 @@ def _first_equal(videos: VideoList) -> list[int]:
     return [rows.setdefault((first_name.get(name, name), of.start, of.end), row) for row, (name, of) in named]
 
 
-def _doubtful_labels(
-    videos: VideoList, x: Tensor, copies: Sequence[tuple[int, int, float]]
-) -> tuple[list[tuple[int, Tree]], str]:
-    """Return rows with a doubtful label and what results.json says of them, the most doubtful first, and a sentence."""
-    listed = labelled_by_folders(videos)
-    label = listed.labels
+def classes_amid_others(x: Tensor, label: _Rows, recordings: _Rows) -> list[tuple[int, int]]:
+    """Return a row of each class of one recording that lies among those of another class, and the nearest of these.
+
+    Of all its rows the 3 nearest are of the other class, and the nearest is nearer than a quarter of the rows of that
+    class are to their nearest one of another recording.
+    """
+    amid = []
+    near, several = nearest(x, x, AMID_NEIGHBOURS, same_group(recordings)), of_several_recordings(label, recordings)
+    around = np.where(near.index >= 0, label[near.index], -1)
+    for number in np.unique(label[~several]):
+        of_class = label == number
+        other = label == around[of_class][0, 0]
+        if (around[of_class] == around[of_class][0, 0]).all() and several[other].any():
+            among = nearest(x[other], x[other], 1, same_group(recordings[other])).similarity
+            if near.similarity[of_class, 0].min() > torch.quantile(among, AMID_QUANTILE):
+                row = int(np.flatnonzero(of_class)[0])
+                amid.append((row, int(near.index[row, 0])))
+    return amid
+
+
+def doubt_in_words(facts: Tree) -> str:
+    """Say why a label is doubtful."""
+    if "nearest" in facts:
+        return f"the only recording of {facts['label']}, among those of {facts['proposed']} ({facts['nearest']})"
+    how_sure = "clearly" if facts["clearly_wrong"] else "perhaps"
+    return f"labelled {facts['label']} (probability {facts['probability']:.2g}), {how_sure} {facts['proposed']}"
+
+
+def doubtful_labels(videos: VideoList, x: Tensor, recordings: _Rows) -> tuple[list[tuple[int, Tree]], str]:
+    """Return rows with a doubtful label and what results.json says of them, the most doubtful first, and a sentence.
+
+    The videos (N,) have features (N, D); `recordings` (N,) are their numbers.
+    """
+    label = videos.labels
     if (label < 0).all():
         return [], "none, as there are no labels"
     if len(videos) > MOST_LABELS:
         return [], f"none, as there are more than {MOST_LABELS:,} videos"
-    recordings = recording_groups(listed).joined([copy[:2] for copy in copies], "").number
     scores = score_labels(x, label, recordings)
     judged = int((scores.proposed >= 0).sum())
     labelled = int((label >= 0).sum())
     kind = "videos" if len({*videos.names}) == len(videos) else "windows"
-    line = f"{labelled:,} of {len(videos):,} {kind} have a label" + ("" if listed is videos else " (their folder)")
+    of_folders = " (their folder)" * (videos.label_source == "folders")
+    line = f"{labelled:,} of {len(videos):,} {kind} have a label{of_folders}"
     if not judged:
         return [], f"{line}, none is judged: fewer than two classes have videos of two recordings"
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
@@ -175,8 +200,8 @@ def _doubtful_labels(
         line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
     facts = [
         {
-            "label": listed.class_name(label[row]),
-            "proposed": listed.class_name(scores.proposed[row]),
+            "label": videos.class_name(label[row]),
+            "proposed": videos.class_name(scores.proposed[row]),
             "probability": float(scores.probability[row]),
             "margin": float(scores.margin[row]),
             "clearly_wrong": bool(is_enough and scores.margin[row] > LEAST_MARGIN),

@@ -481,6 +481,8 @@ def _joined(rows: list[list[Tensor]]) -> list[Tensor]:
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
 _TABLES = ("features.csv", "features.parquet")  # of `write_table`
+NEAR_COPIES = "near_copies.json"  # that `vidssl map` keeps beside the features
+_BESIDE = {_ARRAY, _ROWS, NEAR_COPIES, *_TABLES}
 _SPAN = ("start", "end", "fps")
 # What the content of a damaged folder raises.
 _DAMAGED = (csv.Error, AttributeError, EOFError, FileNotFoundError, LookupError, OverflowError, TypeError, ValueError)
@@ -671,7 +673,12 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
     """
     unlike = f"{path} is not a folder of features of format {_FORMAT}: {remedy}"
     if not (path / _META).exists():
-        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS, *_TABLES}:
+        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {
+            _ARRAY,
+            _ROWS,
+            NEAR_COPIES,
+            *_TABLES,
+        }:
             raise DataError(unlike)
         raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:

@@ -17,7 +17,7 @@ from vidssl.apps.map import layout_2d as layouts
 from vidssl.apps.map.clusters import check_clusters, find_clusters, typical
 from vidssl.apps.map.layout_2d import choose_layout, is_installed, kept_neighbours
 from vidssl.apps.map.page import THUMBNAIL, MapColumn, classes_column, map_column, write_map_page
-from vidssl.apps.map.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects
+from vidssl.apps.map.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects, write_near_copies
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
 from vidssl.base.command_line_and_notices import leave_out
@@ -31,6 +31,7 @@ from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
+from vidssl.evaluation.features import NEAR_COPIES
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
@@ -137,10 +138,11 @@ def _draw(
     x = features_of.x.numpy()
     overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
     fps = folder.request.get("protocol", {}).get("fps")
-    copies, not_searched = near_copies_in(out / "near_copies.json", videos, [features_of.x], overlapping, fps, workers)
+    copies, not_searched = near_copies_in(features / NEAR_COPIES, videos, [features_of.x], overlapping, fps, workers)
     near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, overlapping)
     suspects, shown_suspects = find_suspects(videos, features_of.x, near, copies)
     suspects["not_searched"] = not_searched
+    write_near_copies(out / "near_copies.csv", videos, suspects["near_copies"], fps)
     places = layouts.layout(x, name, seed)
     class_kind, labels = _class_names(videos)
     shown_columns, of_clusters = [*added], None
@@ -276,7 +278,7 @@ def _details(results: Results, root: Path, network: str) -> list[tuple[str, str]
         "Neighbours": _kept(results),
         "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
-        "Near copies": results["suspects"]["not_searched"],
+        "Near copies": f"{_copies(results)}. Not found: mirrored, of another speed, much compressed with little motion",
         "Judged labels": results["suspects"]["labels"],
     }
     return [(name, value) for name, value in details.items() if value]
@@ -286,6 +288,12 @@ def _kept(results: Results) -> str:
     """Say how many neighbours the map keeps."""
     kept, by = results["neighbours_kept"], "of the 10 nearest by features are among the 10 nearest on the map"
     return "" if kept is None else f"{100 * kept:.0f}% {by}"
+
+
+def _copies(results: Results) -> str:
+    """Say where pairs of near copies are listed, and what was not searched."""
+    listed = "listed with the sizes of the files in near_copies.csv" * bool(results["suspects"]["near_copies"])
+    return "; ".join(filter(None, [listed or "none", results["suspects"]["not_searched"]]))
 
 
 def _counts(results: Results) -> str:
@@ -303,10 +311,10 @@ def map_summary(results: Results) -> str:
         f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
     lines += filter(None, [_kept(results)])
-    suspects, not_searched = results["suspects"], results["suspects"]["not_searched"]
+    suspects = results["suspects"]
     counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in suspects.items() if isinstance(rows, list)]
     lines += [f"to look at: {', '.join(counts)}", f"judged labels: {suspects['labels']}"]
-    lines += [f"near copies: {not_searched}"] if not_searched else []
+    lines += [f"near copies: {_copies(results)}"]
     if results["clusters"] is not None:
         sizes = ", ".join(f"{size:,}" for size in results["clusters"]["sizes"])
         lines.append(

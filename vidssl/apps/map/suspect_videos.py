@@ -1,7 +1,9 @@
 """Videos to look at in a set: far from all others, copies of another, probably of another class."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,12 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.config import Tree
+from vidssl.base.errors import VidsslError
 from vidssl.data.find_same_videos import find_copies
+from vidssl.data.list_identity import state_of_file
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.jobs.measurement_runner import write_csv
+from vidssl.video.reader import open_video
 
 SUSPECT_NEIGHBOURS = 10  # neighbours
 _TEMPERATURE = 0.07  # of the vote, as in the kNN of the evaluation
@@ -139,6 +145,32 @@ def find_suspects(
         ],
         "Outliers": [(row, f"mean distance {distance[row]:.3f}") for row in outliers],
     }
+
+
+def write_near_copies(path: Path, videos: VideoList, pairs: Sequence[Tree], fps: float | None) -> None:
+    """Write `near_copies` of `find_suspects` as a CSV file, by which a person keeps the better one; none without pairs.
+
+    The columns ending in `_1` and `_2` are of both: path, start and end, and of the file bytes, width and height as
+    stored, and seconds; what cannot be read is empty. `fps` is that of folders of images without their own.
+    """
+    path.unlink(missing_ok=True)
+    facts_of = {of["path"]: list[float]() for pair in pairs for of in pair["videos"]}
+    for name, record in zip(videos.names, videos.records, strict=True):
+        with suppress(OSError, VidsslError):
+            if facts_of.get(name) == []:
+                with open_video(record.path, fps=record.fps or fps or 25) as video:
+                    meta, size = video.meta, max(0, state_of_file(record.path)[0][0])
+                    facts_of[name] = [size, meta.width, meta.height, round(meta.duration, 2)]
+    rows = []
+    for pair in pairs:
+        sides = [
+            [of["path"], of.get("start"), of.get("end"), *(facts_of[of["path"]] or 4 * [None])] for of in pair["videos"]
+        ]
+        rows.append([*sides[0], *sides[1], round(pair["similarity"], 4), "yes" if pair["equal_files"] else "no"])
+    if rows:
+        columns = ("path", "start", "end", "bytes", "width", "height", "seconds")
+        header = [f"{column}_{n}" for n in (1, 2) for column in columns]
+        write_csv(path, [*header, "similarity", "equal_files"], rows)
 
 
 def _first_equal(videos: VideoList) -> list[int]:

@@ -155,7 +155,8 @@ def _small_images(fps: float, record: VideoRecord) -> Footage:
     with open_video(record.path, fps=record.fps or fps) as video:
         first, part = resolve_span(video.meta, record)
         seconds = min(part.duration, _SECONDS)
-        times = (part.duration - seconds) / 2 + _STEP / 3 * np.arange(max(1, int(3 * seconds / _STEP)))
+        count = max(1, int(3 * seconds / _STEP))
+        times = (part.duration - seconds) / 2 + _STEP / 3 * np.arange(count, dtype=np.float64)
         numbers, shown = np.unique(first + part.frames_at(times), return_inverse=True)
         try:
             image_of = _fetch_small(video, numbers)
@@ -287,9 +288,10 @@ def _decide(correlation: float, images: list[_Images], inside: NDArray[np.bool_]
 def _displaced(a: _Images, b: _Images, scene: _Images) -> float:
     """Return the part of the difference of what moves, beside contrast, that displacements up to 1.5 pixels explain."""
     x, y = scene + a * float((a * b).sum() / max(float((a * a).sum()), 1e-6)), scene + b
-    place, differences = np.stack(np.meshgrid(*2 * [np.arange(_SIZE, dtype=np.float32)]), axis=-1), []
+    (rows, columns), differences = np.indices((_SIZE, _SIZE), np.float32), []
     for first, second in zip(x, y, strict=True):
         flow = _flow(first, second, None, 0.5, 1, 5, 3, 5, 1.1, 0).clip(-1.5, 1.5)
-        differences.append([second - first, cv2.remap(second, place + flow, None, cv2.INTER_LINEAR) - first])
+        moved = cv2.remap(second, columns + flow[:, :, 0], rows + flow[:, :, 1], cv2.INTER_LINEAR)
+        differences.append([second - first, moved - first])
     before, after = (np.array(differences)[:, :, 2:-2, 2:-2] ** 2).sum(axis=(0, 2, 3)).tolist()
     return float(1 - after / max(before, 1e-6))

@@ -7,10 +7,11 @@ where there are enough, get a copy each: 25 of strong compression, of 0.6 of the
 second, with 5 % cut off at each side. The others are 160 clips of one room and 40 of one face. A pair that is not a
 clip and its copy counts as wrong, also two takes of one person. Clips and people are divided in halves: thresholds may
 be chosen on the first, the second is reported, and both in one folder. With `--more` there are 100 copies of twelve
-further kinds.
+further kinds, with `--several` 100 of four kinds of several changes at once.
 """
 
 import argparse
+import re
 import shutil
 import time
 from fractions import Fraction
@@ -37,9 +38,15 @@ MORE = (
     "5 % cut off at one side",
     "10 % cut off at each side",
     "first half only",
-    "1 s cut off at both ends",
+    "both ends 1 s cut off",
     "mirrored",
     "1.25 times as fast",
+)
+SEVERAL = (
+    "0.7 of the size, CRF 31, first 0.3 s cut off",
+    "5 % cut off at each side, CRF 30, half the frame rate",
+    "brighter, 0.6 of the size, last 0.5 s cut off",
+    "0.8 of the size, CRF 33, both ends 1 s cut off",
 )
 
 
@@ -69,40 +76,45 @@ def letterboxed(images):
     return np.pad(images, ((0, 0), (bar, bar), (0, 0), (0, 0)))
 
 
+def changed(images, per_second, change):
+    """Change images (T, H, W, 3) in one way; what only the encoder does leaves them."""
+    if seconds := re.fullmatch(r"(first|last|both ends) ([\d.]+) s cut off", change):
+        count = round(float(seconds[2]) * per_second)
+        if seconds[1] == "both ends" and len(images) < 3 * per_second * float(seconds[2]):
+            return images
+        start, stop = (0 if seconds[1] == "last" else count), (0 if seconds[1] == "first" else count)
+        return images[start : len(images) - stop]
+    if change.endswith("of the size"):
+        scale = float(change.split()[0])
+        return np.stack([cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA) for image in images])
+    if change.endswith("cut off at each side"):
+        return cut(images, float(change.split()[0]) / 100)
+    if change in ("brighter", "darker"):
+        return (255 * (images / 255) ** (0.6 if change == "brighter" else 1.6)).astype(np.uint8)
+    other = {
+        "5 % cut off at one side": lambda: cut(images, 0.05, top_left=True),
+        "half the frame rate": lambda: images[::2],
+        "logo": lambda: with_logo(images),
+        "letterbox": lambda: letterboxed(images),
+        "first half only": lambda: images[: len(images) // 2],
+        "mirrored": lambda: images[:, :, ::-1],
+    }
+    return other[change]() if change in other else images
+
+
 def write_copy(source, target, kind):
-    """Write a copy of a video of one kind; returns the path."""
+    """Write a copy of a video of one kind, whose changes are separated by commas; returns the path."""
     with vidssl.open_video(source) as video:
         images, fps = video.frames(range(len(video))).transpose(0, 2, 3, 1), video.meta.fps
-    rate, crf, codec = Fraction(fps).limit_denominator(1001), "23", "libx264"
-    per_second = round(fps)
-    if kind == "CRF 33":
-        crf = "33"
-    elif kind == "0.6 of the size":
-        images = np.stack([cv2.resize(image, None, fx=0.6, fy=0.6, interpolation=cv2.INTER_AREA) for image in images])
-    elif kind == "first 0.5 s cut off":
-        images = images[per_second // 2 :]
-    elif kind.endswith("cut off at each side"):
-        images = cut(images, 0.1 if kind.startswith("10") else 0.05)
-    elif kind == "5 % cut off at one side":
-        images = cut(images, 0.05, top_left=True)
-    elif kind == "half the frame rate":
-        images, rate = images[::2], rate / 2
-    elif kind in ("brighter", "darker"):
-        images = (255 * (images / 255) ** (0.6 if kind == "brighter" else 1.6)).astype(np.uint8)
-    elif kind == "WebM":
+    changes = kind.split(", ")
+    for change in changes:
+        images = changed(images, round(fps), change)
+    rate, codec = Fraction(fps).limit_denominator(1001), "libx264"
+    rate = rate / 2 if "half the frame rate" in changes else rate
+    rate = rate * Fraction(5, 4) if "1.25 times as fast" in changes else rate
+    crf = next((change.removeprefix("CRF ") for change in changes if change.startswith("CRF")), "23")
+    if "WebM" in changes:
         target, codec = target.with_suffix(".webm"), "libvpx"
-    elif kind == "logo":
-        images = with_logo(images)
-    elif kind == "letterbox":
-        images = letterboxed(images)
-    elif kind == "first half only":
-        images = images[: len(images) // 2]
-    elif kind == "1 s cut off at both ends":
-        images = images[per_second:-per_second] if len(images) > 3 * per_second else images
-    elif kind == "mirrored":
-        images = images[:, :, ::-1]
-    elif kind == "1.25 times as fast":
-        rate = rate * Fraction(5, 4)
     options = {"crf": crf, "b": "400k"} if codec == "libvpx" else {"crf": crf, "preset": "veryfast"}
     encode(target, even(images), rate, codec=codec, options=options)
     return target
@@ -165,12 +177,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("encoders", nargs="+", metavar="NAME", help="features that propose candidates, one at a time")
-    parser.add_argument("--more", action="store_true")
+    parser.add_argument("--more", action="store_true", help="twelve further kinds")
+    parser.add_argument("--several", action="store_true", help="four kinds of several changes at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="folder for videos, features and figures.json")
     parsed = parser.parse_args()
     one_thread()
-    kinds, out = (MORE, parsed.out / "more") if parsed.more else (KINDS, parsed.out / "main")
+    kinds, folder = (MORE, "more") if parsed.more else (SEVERAL, "several") if parsed.several else (KINDS, "main")
+    out = parsed.out / folder
     if not out.exists():
         draw(parsed.data, out, kinds, parsed.seed)
     titles = {"0": "first half, for choices", "1": "second half", "all": "all"}

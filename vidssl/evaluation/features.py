@@ -474,6 +474,8 @@ _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
 NEW_FILES = ".new"  # folder below, for the files until they are complete
 _TABLES = ("features.csv", "features.parquet")  # of `write_table`
+NEAR_COPIES = "near_copies.json"  # that `vidssl map` keeps beside the features
+_BESIDE = {_ARRAY, _ROWS, NEAR_COPIES, *_TABLES}
 _SPAN = ("start", "end", "fps")
 # What the content of a damaged folder raises.
 _DAMAGED = (csv.Error, AttributeError, EOFError, FileNotFoundError, LookupError, OverflowError, TypeError, ValueError)
@@ -677,7 +679,7 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
     if not files_of[_META].exists():  # the process was killed while it moved the new ones into place, or before
         files_of |= {name: new for name in files_of if (new := path / NEW_FILES / name).exists()}
     if not files_of[_META].exists():
-        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS, *_TABLES}:
+        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - _BESIDE:
             raise DataError(unlike)
         raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:

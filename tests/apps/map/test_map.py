@@ -16,6 +16,7 @@ from vidssl.apps.map import layout_2d, read_columns
 from vidssl.apps.map.layout_2d import is_installed
 from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
+from vidssl.evaluation import near_copies
 
 TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 UNTRAINED = ("--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "--clips", "1", "--workers", "0")
@@ -194,6 +195,37 @@ def test_without_labels_folders_are_colours_and_suspects_have_their_names(digits
     assert "look at: " in printed
 
 
+def test_near_copies_are_a_table_and_searched_once(digits, draw, tmp_path, monkeypatch):
+    """Of the features, whatever the folder of the map; again where the pairs cannot be kept."""
+    names = read_list(digits / "motion/test.csv").names[:4]
+    for n, name in enumerate([*names, names[1]]):
+        (tmp_path / f"videos/{n}.mp4").parent.mkdir(exist_ok=True)
+        (tmp_path / f"videos/{n}.mp4").write_bytes((digits / name).read_bytes())
+    decoded, decode = [], near_copies.of_records
+    monkeypatch.setattr(near_copies, "of_records", lambda *words: decoded.append(1) or decode(*words))
+    printed, _ = draw(tmp_path / "videos", *UNTRAINED, "--layout", "pca")
+    assert "near copies: listed with the sizes of the files in near_copies.csv" in printed
+    assert "near_copies.csv" in (tmp_path / "page/index.html").read_text()
+    (row,) = csv.DictReader((tmp_path / "page/near_copies.csv").open())
+    with vidssl.open_video(tmp_path / "videos/1.mp4") as video:
+        meta = video.meta
+    for n, name in ("1", "1.mp4"), ("2", "4.mp4"):
+        size = (tmp_path / "videos" / name).stat().st_size
+        assert (row[f"path_{n}"], row[f"start_{n}"], row[f"bytes_{n}"]) == (name, "", str(size))
+        assert (row[f"width_{n}"], row[f"height_{n}"]) == (str(meta.width), str(meta.height))
+        assert float(row[f"seconds_{n}"]) == pytest.approx(meta.duration, abs=0.01)
+    assert (row["similarity"], row["equal_files"]) == ("1.0", "yes")
+    features = tmp_path / "page/features"
+    draw("--features", features, "--layout", "pca", out=tmp_path / "again")
+    assert len(decoded) == 1 and (tmp_path / "again/near_copies.csv").exists()
+    (tmp_path / "videos/4.mp4").unlink()  # a video less: features are taken from there, beside the file of copies
+    printed, _ = draw(tmp_path / "videos", *UNTRAINED, "--layout", "pca")
+    assert "near copies: none" in printed and not (tmp_path / "page/near_copies.csv").exists() and len(decoded) == 2
+    (features / "near_copies.json").unlink()
+    (features / "near_copies.json").mkdir()  # it cannot be written, nor read
+    assert draw("--features", features, "--layout", "pca", out=tmp_path / "again")[1] and len(decoded) == 3
+
+
 def test_a_map_of_one_video(digits, draw, tmp_path):
     (tmp_path / "one.csv").write_text(f"path\n{read_list(digits / 'motion/test.csv').names[0]}\n")
     printed, points = draw(tmp_path / "one.csv", *UNTRAINED, "--root", digits)
@@ -216,7 +248,7 @@ def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, dra
     assert [gap["path"] for gap in results["not_decoded"]] == names
     assert results["suspects"]["not_searched"] == f"{len(names)} videos could not be decoded"
     assert (
-        f"near copies: {len(names)} videos could not be decoded" in printed
+        f"near_copies.csv; {len(names)} videos could not be decoded" in printed
         and "could not be decoded" in (tmp_path / "page/index.html").read_text()
     )
     assert f"no thumbnails of {len(names)} videos, the first: " in caplog.text

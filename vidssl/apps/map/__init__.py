@@ -3,7 +3,8 @@
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -21,7 +22,7 @@ from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError, how_many
+from vidssl.base.errors import ConfigError, DataError, VidsslError, how_many
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
@@ -31,6 +32,7 @@ from vidssl.data.read_labels import match_rows
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, check_name, write_lists
+from vidssl.evaluation.features import NEAR_COPIES
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
@@ -39,6 +41,7 @@ from vidssl.jobs.extract import extract, open_folder, without_list
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count, write_csv
 from vidssl.page.previews import Preview, of_middles, preview, shrunk
+from vidssl.video.reader import open_video, state_of_video
 
 _log = logging.getLogger(__name__)
 _MILLISECONDS = 250  # of a frame of an animation
@@ -136,10 +139,11 @@ def _draw(
     x = features_of.x.numpy()
     overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
     fps = folder.request.get("protocol", {}).get("fps")
-    copies, not_searched = near_copies_in(out / "near_copies.json", videos, [features_of.x], overlapping, fps, workers)
+    copies, not_searched = near_copies_in(features / NEAR_COPIES, videos, [features_of.x], overlapping, fps, workers)
     near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, overlapping)
     suspects, shown_suspects = find_suspects(videos, features_of.x, near, copies)
     suspects["not_searched"] = not_searched
+    _write_near_copies(out / "near_copies.csv", videos, suspects["near_copies"], fps)
     places = layouts.layout(x, name, seed)
     class_kind, labels = _class_names(videos)
     shown_columns, of_clusters = [*added], None
@@ -188,6 +192,33 @@ def _draw(
     existing_results(out, request, reuse=False)
     write_results(out, results)
     return results
+
+
+def _write_near_copies(path: Path, videos: VideoList, pairs: Sequence[Tree], fps: float | None) -> None:
+    """Write near copies as a CSV file, by which a person keeps the better one; none without pairs.
+
+    The columns ending in `_1` and `_2` are of both: path, start and end, and of the file bytes, width and height as
+    stored, and seconds; what cannot be read is empty. `fps` is that of folders of images without their own.
+    """
+    path.unlink(missing_ok=True)
+    record_of = dict(zip(videos.names, videos.records, strict=True))
+
+    @cache
+    def facts(name: str) -> tuple[object, ...]:
+        record = record_of[name]
+        with suppress(VidsslError), open_video(record.path, fps=record.fps or fps or 25) as video:
+            size = (state_of_video(record.path) or [None])[0]
+            return size, video.meta.width, video.meta.height, round(video.meta.duration, 2)
+        return (None,) * 4
+
+    if pairs:
+        columns = ("path", "start", "end", "bytes", "width", "height", "seconds")
+        rows = [
+            [value for of in pair["videos"] for value in (*(of.get(name) for name in columns[:3]), *facts(of["path"]))]
+            + [round(pair["similarity"], 4), "yes" if pair["equal_files"] else "no"]
+            for pair in pairs
+        ]
+        write_csv(path, [*(f"{name}_{n}" for n in (1, 2) for name in columns), "similarity", "equal_files"], rows)
 
 
 def _clusters(
@@ -275,7 +306,7 @@ def _details(results: Results, root: Path, network: str) -> list[tuple[str, str]
         "Neighbours": _kept(results),
         "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
-        "Near copies": results["suspects"]["not_searched"],
+        "Near copies": f"{_copies(results)}. Not found: mirrored, of another speed, much compressed with little motion",
         "Judged labels": results["suspects"]["labels"],
     }
     return [(name, value) for name, value in details.items() if value]
@@ -285,6 +316,12 @@ def _kept(results: Results) -> str:
     """Say how many neighbours the map keeps."""
     kept, by = results["neighbours_kept"], "of the 10 nearest by features are among the 10 nearest on the map"
     return "" if kept is None else f"{100 * kept:.0f}% {by}"
+
+
+def _copies(results: Results) -> str:
+    """Say where pairs of near copies are listed, and what was not searched."""
+    listed = "listed with the sizes of the files in near_copies.csv" * bool(results["suspects"]["near_copies"])
+    return "; ".join(filter(None, [listed or "none", results["suspects"]["not_searched"]]))
 
 
 def _counts(results: Results) -> str:
@@ -302,10 +339,10 @@ def map_summary(results: Results) -> str:
         f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
     lines += filter(None, [_kept(results)])
-    suspects, not_searched = results["suspects"], results["suspects"]["not_searched"]
+    suspects = results["suspects"]
     counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in suspects.items() if isinstance(rows, list)]
     lines += [f"to look at: {', '.join(counts)}", f"judged labels: {suspects['labels']}"]
-    lines += [f"near copies: {not_searched}"] if not_searched else []
+    lines += [f"near copies: {_copies(results)}"]
     if results["clusters"] is not None:
         sizes = ", ".join(f"{size:,}" for size in results["clusters"]["sizes"])
         lines.append(

@@ -73,8 +73,12 @@ def test_a_table_of_a_list_and_its_windows(to, videos, tmp_path):
 def test_a_table_belongs_to_its_features(videos, tmp_path, capsys):
     words = [*map(str, (videos, "--checkpoint", "random", "--cfg", TOY, "--clips", 1, "--workers", 0))]
     words += ["--out", str(tmp_path / "x"), "data.moving_digits=null"]
+    (videos / "empty.mp4").touch()
+    (videos / "damaged.mp4").write_text("<html>")
     cli.run("extract", [*words, "--to", "csv"])
     first = (tmp_path / "x/features.csv").read_bytes()
+    cli.run("extract", words)  # files that cannot be read are no new ones
+    assert (tmp_path / "x/features.csv").read_bytes() == first
     (tmp_path / "x/features.csv").unlink()
     cli.run("extract", [*words, "--to", "csv"])  # of the features that are there
     assert (tmp_path / "x/features.csv").read_bytes() == first

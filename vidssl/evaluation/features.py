@@ -516,7 +516,7 @@ class Files:
     def _is(self, path: str, stored: FileState) -> bool:
         now = self.states.get(path)
         if now is None or now[:2] == stored[:2]:
-            return now is not None and (stored.size < 0 or bool(stored.content))  # else it could not be read
+            return now is not None and (stored.size <= 0 or bool(stored.content))  # else it could not be read
         return now.size == stored.size and stored.content == self.content(path) != ""
 
     def read(self, path: str) -> FileState:

@@ -642,7 +642,7 @@ def recalls_table(results: Results) -> str:
         hits = results.get("hits", ())
         if not hits:
             notes = notes or [
-                worded("no accuracies, as no classes are known: labels=folders, or labels=FILE, has them")
+                worded('no accuracies, as no classes are known: labels="folders" or labels=FILE has them')
             ]
         elif len(hits) > _PRINTED:
             notes = [*notes, worded(f"the first {_PRINTED} of {len(hits)} queries; out=FOLDER has all:")]

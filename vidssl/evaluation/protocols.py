@@ -215,7 +215,6 @@ class Uniformity(EvaluationProtocol):
 _FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 _Rows = NDArray[Any]
 _Costs = tuple[Annotated[float, Field(gt=0)], ...]
-_LOGISTIC_COSTS: Any = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)
 
 
 class _Shots(Settings):
@@ -308,7 +307,7 @@ class Logistic(LinearSVM):
 
     class Config(_LinearSettings):
         # The published protocol has 45 costs, evenly spaced in their logarithm from 1e-6 to 1e5.
-        costs: _Costs = _LOGISTIC_COSTS
+        costs: _Costs = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)
         iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
 
     def rows(self, name: str, x: Tensor) -> _Rows:
@@ -467,9 +466,8 @@ class MultilabelLogistic(MultilabelSVM):
     name: ClassVar[str] = "multilabel_logistic"
     rows, model = Logistic.rows, Logistic.model
 
-    class Config(_SeveralSettings):
-        costs: _Costs = _LOGISTIC_COSTS
-        iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
+    class Config(Logistic.Config, _SeveralSettings):
+        """Settings of the protocol."""
 
 
 @PROTOCOLS.register("multilabel_lowshot")

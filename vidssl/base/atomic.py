@@ -70,7 +70,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT))
+        full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
         raise DataError(f"cannot write {path}: {error.strerror or error}; {full}{ELSEWHERE}") from None
 
 

@@ -123,15 +123,6 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def state_of(path: Path) -> tuple[int, int]:
-    """Return size in bytes and modification time in nanoseconds of a file or image folder; (0, -1) if missing."""
-    try:
-        parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
-    except (OSError, ValueError):  # ValueError: a name that no file can have
-        return 0, -1
-    return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
-
-
 @contextmanager
 def creating_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted."""

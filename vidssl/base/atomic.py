@@ -70,7 +70,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT))
+        full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
         raise DataError(f"cannot write {path}: {error.strerror or error}; {full}{ELSEWHERE}") from None
 
 
@@ -121,15 +121,6 @@ def file_hash(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def state_of(path: Path) -> tuple[int, int]:
-    """Return size in bytes and modification time in nanoseconds of a file or image folder; (0, -1) if missing."""
-    try:
-        parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
-    except (OSError, ValueError):  # ValueError: a name that no file can have
-        return 0, -1
-    return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
 
 
 @contextmanager

@@ -158,9 +158,9 @@ def labelled_by_folders(videos: VideoList, requested: bool = False) -> VideoList
     return videos.relabelled((number[folder] for folder in folders), classes, "folders")
 
 
-def chosen_rows(videos: VideoList, limit: int, seed: int = 0) -> list[int]:
+def chosen_rows(videos: VideoList, limit: int) -> list[int]:
     """Choose up to `limit` rows, about as many of each class, in their order."""
-    order = generator(seed, 38).permutation(len(videos.records))
+    order = generator(0, 38).permutation(len(videos.records))
     taken: Counter[int] = Counter()
     rank: dict[int, tuple[int, int]] = {}
     for row in order:  # its place among the rows of its class decides

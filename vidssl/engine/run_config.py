@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Discriminator, Field, GetJsonSchemaHandler, Tag
 
 from vidssl.base.config import STANDS_FOR, Settings, Tree, bind, choice, read
 from vidssl.base.errors import ConfigError
-from vidssl.base.plugins import import_modules, modules_of, stored_imports
+from vidssl.base.plugins import stored_imports
 from vidssl.base.registry import APPS, load_named
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.moving_digits import MovingDigits
@@ -289,8 +289,7 @@ def names_split(value: Any) -> bool:
 
 def bind_run(tree: Tree, source: str) -> Run:
     """Bind a config that a user passes to the schema of a run, after importing the modules of `imports`."""
-    import_modules(modules_of(tree, source), f"{source}: imports")
-    return _bind(_with_lists(tree), source)
+    return bind_stored(_with_lists(tree), source, trust=True)
 
 
 def _with_lists(tree: Tree) -> Tree:

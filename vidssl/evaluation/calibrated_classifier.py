@@ -1,7 +1,6 @@
 """kNN or logistic regression, chosen and calibrated with recordings left out, that can say "none of these"."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
@@ -201,8 +200,11 @@ def left_out_probabilities(
 
     `rule_of` returns the rule of some rows, a mask (N,): it must see no others.
     """
+    from threadpoolctl import threadpool_limits
+
     probability = np.zeros((len(label), classes))
-    with _one_thread(), of_many_classes():
+    # The fits are so small that threads cost more than they save.
+    with threadpool_limits(1), of_many_classes():
         for fold in range(int(folds.max()) + 1):
             test, rest = folds == fold, folds != fold
             model = CalibratedClassifier(rule_of(rest), x[rest], torch.from_numpy(label[rest]), classes)
@@ -218,15 +220,6 @@ def nested_probabilities(x: Tensor, label: _Ints, group: _Ints, classes: int) ->
         return choose_rule(x[rest], label[rest], group[rest], classes) if chosen else Rule()
 
     return left_out_probabilities(x, label, fold_table(group, label), classes, rule_of)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Fit with one thread: the fits are so small that threads cost more than they save."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        yield
 
 
 # None of these ----------------------------------------------------------------------------------------------

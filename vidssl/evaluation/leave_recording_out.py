@@ -37,7 +37,7 @@ class Predictions:
     few: dict[int, _Floats]  # by the labels of a class: the fraction of draws in which it is right
 
 
-def fold_table(groups: _Ints, label: _Ints, seed: int = 0) -> _Ints:
+def fold_table(groups: _Ints, label: _Ints) -> _Ints:
     """Divide the groups into folds (N,), each with about as many videos of a class as the others.
 
     Raises:
@@ -49,7 +49,7 @@ def fold_table(groups: _Ints, label: _Ints, seed: int = 0) -> _Ints:
     if count < 2:
         raise DataError("all videos are of one recording group: name groups with group=REGEX, or add videos")
     count = max(2, min(count, int(np.unique(label, return_counts=True)[1].max())))  # scikit-learn refuses more
-    order = int(generator(seed, _FOLD_STREAM).integers(2**31))
+    order = int(generator(0, _FOLD_STREAM).integers(2**31))
     table = np.full(len(label), -1)
     splitter = StratifiedGroupKFold(count, shuffle=True, random_state=order)
     with warnings.catch_warnings():
@@ -76,9 +76,9 @@ def num_neighbours(label: _Ints) -> int:
     return int(max(1, min(VOTES, np.median(counts) - 1)))
 
 
-def draw_labels(kept: _Mask, label: _Ints, shots: int, draw: int, fold: int, seed: int = 0) -> _Ints:
+def draw_labels(kept: _Mask, label: _Ints, shots: int, draw: int, fold: int) -> _Ints:
     """Draw `shots` rows of each class among those that are not left out; all of a class that has no more."""
-    rng = generator(seed, _DRAW_STREAM, shots, draw, fold)
+    rng = generator(0, _DRAW_STREAM, shots, draw, fold)
     members = [np.flatnonzero(kept & (label == class_)) for class_ in np.unique(label[kept])]
     return np.concatenate([rng.permutation(rows)[:shots] for rows in members])
 
@@ -89,7 +89,6 @@ def predict_left_out(
     groups: _Ints,
     folds: _Ints,
     shots: Sequence[int] = (1, 5, 20),
-    seed: int = 0,
     advance: Callable[[], object] = lambda: None,
 ) -> Predictions:
     """Predict the class of each video by the others, with the same folds and draws for every encoder.
@@ -112,7 +111,7 @@ def predict_left_out(
             z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
             for n in shots:
                 for draw in range(FEW_LABEL_DRAWS):
-                    rows = draw_labels(rest, label, n, draw, fold, seed)
+                    rows = draw_labels(rest, label, n, draw, fold)
                     right = _classify(z, label, rows, test) == label[test]
                     few[n][test] += right / FEW_LABEL_DRAWS
                     advance()

@@ -215,7 +215,6 @@ class Uniformity(EvaluationProtocol):
 _FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 _Rows = NDArray[Any]
 _Costs = tuple[Annotated[float, Field(gt=0)], ...]
-_LOGISTIC_COSTS: Any = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)
 
 
 class _Shots(Settings):
@@ -230,15 +229,15 @@ class _LinearSettings(Settings):
     seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of few videos
 
 
-class _SvmSettings(_LinearSettings):
-    costs: _Costs = Field(default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
-
-
 class _Linear(EvaluationProtocol):
     """Learns linear classifiers on frozen features."""
 
     learns: ClassVar[bool] = True
-    name: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The name that it is registered by."""
+        return next(name for name, kind in PROTOCOLS.loaded.items() if kind is type(self))
 
     def rows(self, name: str, x: Tensor) -> _Rows:
         """Return the features as they are classified, here of unit length, in float64."""
@@ -267,10 +266,8 @@ class _Linear(EvaluationProtocol):
 class LinearSVM(_Linear):
     """Accuracy of one-against-rest linear SVMs on unit features, as InterCLR; the cost is found by cross-validation."""
 
-    name: ClassVar[str] = "svm"
-
-    class Config(_SvmSettings):
-        """Settings of the protocol."""
+    class Config(_LinearSettings):
+        costs: _Costs = Field(default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
 
     @of_many_classes()
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
@@ -304,11 +301,9 @@ class Logistic(LinearSVM):
     The cost, the inverse of the regularisation, is chosen by cross-validation on the gallery.
     """
 
-    name: ClassVar[str] = "logistic"
-
     class Config(_LinearSettings):
         # The published protocol has 45 costs, evenly spaced in their logarithm from 1e-6 to 1e5.
-        costs: _Costs = _LOGISTIC_COSTS
+        costs: _Costs = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)
         iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
 
     def rows(self, name: str, x: Tensor) -> _Rows:
@@ -337,9 +332,7 @@ class LowShot(LinearSVM):
     draw of more videos contains the draw of fewer. A k that exceeds the smallest class is skipped, and in the details.
     """
 
-    name: ClassVar[str] = "lowshot"
-
-    class Config(_Shots, _SvmSettings):
+    class Config(_Shots, LinearSVM.Config):
         """Settings of the protocol."""
 
     @of_many_classes()
@@ -381,12 +374,6 @@ def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
 # Several labels per row ---------------------------------------------------------------------------------------
 
 
-class _SeveralSettings(_LinearSettings):
-    # Goyal et al. (2019) choose from 2^-19 to 2^-4 and 10^-7 to 10^2.
-    costs: _Costs = Field(default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
-    interpolation: metrics.Interpolation = "area"  # of the average precision; VOC2007's own is 11-point
-
-
 @PROTOCOLS.register("multilabel_svm")
 class MultilabelSVM(_Linear):
     """Mean average precision of one linear SVM a class on unit features, as on VOC07 (Goyal et al., 2019; InterCLR).
@@ -396,10 +383,11 @@ class MultilabelSVM(_Linear):
     """
 
     several: ClassVar[bool] = True
-    name: ClassVar[str] = "multilabel_svm"
 
-    class Config(_SeveralSettings):
-        """Settings of the protocol."""
+    class Config(_LinearSettings):
+        # Goyal et al. (2019) choose from 2^-19 to 2^-4 and 10^-7 to 10^2.
+        costs: _Costs = Field(default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
+        interpolation: metrics.Interpolation = "area"  # of the average precision; VOC2007's own is 11-point
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return the mean over classes, by `name`; `details` hold the precision and the cost of each class."""
@@ -464,21 +452,17 @@ class MultilabelSVM(_Linear):
 class MultilabelLogistic(MultilabelSVM):
     """The same by L2-regularised logistic regression on features of any length, as SCE's transfer to VOC2007."""
 
-    name: ClassVar[str] = "multilabel_logistic"
     rows, model = Logistic.rows, Logistic.model
 
-    class Config(_SeveralSettings):
-        costs: _Costs = _LOGISTIC_COSTS
-        iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
+    class Config(Logistic.Config, MultilabelSVM.Config):
+        """Settings of the protocol."""
 
 
 @PROTOCOLS.register("multilabel_lowshot")
 class MultilabelLowShot(MultilabelSVM):
     """The same with k videos of each class and k (classes - 1) others, over several draws (Goyal et al., 2019)."""
 
-    name: ClassVar[str] = "multilabel_lowshot"
-
-    class Config(_Shots, _SeveralSettings):
+    class Config(_Shots, MultilabelSVM.Config):
         """Settings of the protocol."""
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:

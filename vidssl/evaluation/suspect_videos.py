@@ -49,7 +49,7 @@ class LabelScores:
         return rows[self.margin[rows] > LEAST_MARGIN]
 
 
-def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> LabelScores:
+def score_labels(x: Tensor, label: _Rows, groups: _Rows) -> LabelScores:
     """Score the labels (N,) of videos with features (N, D) by the labels of the others; -1 is no label.
 
     The confidence in a class is the geometric mean of two out-of-sample estimates, as in confident learning (Northcutt
@@ -64,7 +64,7 @@ def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> Label
     if len(classes) < 2:
         return LabelScores(probability, margin, proposed)
     part, target = x[torch.from_numpy(rows)], np.searchsorted(classes, label[rows])
-    folds = fold_table(groups[rows], target, seed)
+    folds = fold_table(groups[rows], target)
     left_out = left_out_probabilities(part, target, folds, len(classes), lambda rest: Rule(_COST))
     confidence = np.sqrt((left_out + _FLOOR) * (_voted(part, target, len(classes)) + _FLOOR))
     confidence /= confidence.sum(axis=1, keepdims=True)

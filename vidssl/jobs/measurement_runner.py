@@ -20,7 +20,7 @@ from vidssl.data.label_videos import describe_labels
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import fill_split
-from vidssl.evaluation.measure import need_labels
+from vidssl.evaluation.measure import need_gallery, need_labels
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.jobs.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
@@ -142,14 +142,19 @@ class Measurement:
         """Return the options of a network with what this measurement decides."""
         return options
 
+    @property
+    def protocol_names(self) -> list[str] | None:
+        """Names of the protocols, if there are any; None: the default ones."""
+        choices = getattr(self, "protocols", None)
+        return None if choices is None else [str(choice.get("name")) for choice in choices]
+
     def needs_training(self) -> bool:
         """Whether the list of training videos is read, if there is one."""
-        return True
+        return need_gallery(self.protocol_names)
 
     def needs_labels(self) -> bool:
         """Whether only rows with labels are measured, where some have one."""
-        choices = getattr(self, "protocols", None)
-        return need_labels(choices and [choice["name"] for choice in choices])
+        return need_labels(self.protocol_names)
 
     def check(self) -> Tree:
         """Check that network and lists can be measured; return what decides the numbers beside them and the clips."""

@@ -187,10 +187,6 @@ class Protocols(Measurement):
     chosen: NamedProtocols = field(init=False, repr=False)  # those that fit the network and its lists
     measured: Measured = field(init=False, repr=False)
 
-    def needs_training(self) -> bool:
-        """Whether a protocol compares with training videos."""
-        return need_training(self.protocols)
-
     def check(self) -> Tree:
         """Build the protocols, and check that they fit the lists."""
         self.chosen, self.train = plan_protocols(self.subject, self.query, self.train, self.protocols)
@@ -261,11 +257,6 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
     return choices, settings
 
 
-def need_training(choices: Sequence[Tree] | None) -> bool:
-    """Whether one of the protocols may compare with training videos."""
-    return need_gallery(None if choices is None else [str(choice.get("name")) for choice in choices])
-
-
 def plan_protocols(
     subject: Subject, query: VideoList, train: VideoList | None, protocols: Sequence[Tree] | None
 ) -> tuple[NamedProtocols, VideoList | None]:
@@ -273,7 +264,7 @@ def plan_protocols(
     # Bound only now: modules that the run imports may register protocols.
     with explaining(not_imported(() if subject.run is None else subject.run.imports)):
         bound = None if protocols is None else _bind(protocols)
-    gallery = train if need_training(protocols) else None
+    gallery = train if need_gallery(bound and [protocol.name for protocol in bound]) else None
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
     check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
     if any(protocol.probabilities for protocol in chosen.values()):

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from vidssl.base.atomic import file_hash, state_of, write_whole
+from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.errors import CheckpointError, UntrustedError
 from vidssl.base.safe_parse import parse_json
 
@@ -52,7 +52,7 @@ def newest_in(folder: Path) -> Path | None:
     for path in saved(folder):
         try:
             if hash_file(path).exists():
-                _check_once(path.absolute(), state_of(path))
+                _check_once(path.absolute(), path.exists() and (path.stat().st_size, path.stat().st_mtime_ns))
             newest = path
             break
         except CheckpointError as error:

@@ -1,7 +1,9 @@
 """HTML pages without a server: what every page is made of."""
 
 import base64
+import os
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -36,6 +38,12 @@ def _base64(content: bytes) -> str:
 def _png_width(image: bytes) -> int:
     """Width on the page of a PNG file, whose header states its pixels."""
     return round(int.from_bytes(image[16:20], "big") / _DENSITY)
+
+
+def address_from(folder: Path, path: str | Path) -> str:
+    """The address of a file from a page in a folder, so that both may be moved; "" for what no browser can open."""
+    # As the paths are written: a browser resolves `..` in the text of an address, and follows no links for it.
+    return quote(os.fsencode(os.path.relpath(path, folder))) if os.path.lexists(path) else ""
 
 
 def render_page(path: Path, template: Path, **content: object) -> None:

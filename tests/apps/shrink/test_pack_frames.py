@@ -238,7 +238,7 @@ def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write
     write_list(tmp_path / "packed", [["a.mp4", 0], ["none.mp4", 0]], name="other.csv")
     assert identify(read_list(tmp_path / "packed/other.csv"))["missing"] == 1
     original = (videos / "a.mp4").stat()
-    changed = Original("a.mp4", None, videos, original.st_size, original.st_mtime_ns).state()
+    changed = Original("a.mp4", original.st_size, original.st_mtime_ns).state()
     assert state_of_video(str(tmp_path / "packed/a.mp4")) == (sum(map(len, frames["a.mp4"][0])), changed)
     assert identify(read_list(tmp_path / "lists/all.csv", videos))["copies"] is None
 

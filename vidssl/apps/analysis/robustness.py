@@ -28,7 +28,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
-from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
+from vidssl.jobs.test import NamedProtocols, describe_protocols, plan_protocols, protocol_choices
 from vidssl.page.charts import Shot, example_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.section import Point, Quantity, Section
@@ -101,10 +101,6 @@ class Robustness(Measurement):
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Measure the central square, of one clip unless there are more."""
         return central_square(options, "corrupted")
-
-    def needs_training(self) -> bool:
-        """Whether a protocol compares with training videos."""
-        return need_training(self.protocols)
 
     def check(self) -> Tree:
         """Choose protocols and corruptions."""

@@ -6,7 +6,7 @@ from pydantic import Field, create_model
 
 from vidssl.base.config import Settings, Tree, bind, choice
 from vidssl.base.errors import ConfigError
-from vidssl.base.plugins import import_modules, modules_of, stored_imports
+from vidssl.base.plugins import stored_imports
 from vidssl.base.registry import load_named
 from vidssl.engine.run_config import RunSettings, run_kind
 from vidssl.models.backbones import BACKBONES
@@ -115,8 +115,7 @@ _KINDS: dict[str, type[DetectionRun | ActionRun]] = {"detector": DetectionRun, "
 
 def bind_run(tree: Tree, source: str) -> AnyDetectionRun:
     """Bind a config that a user passes, after importing the modules of `imports`; all mistakes are one ConfigError."""
-    import_modules(modules_of(tree, source), f"{source}: imports")
-    return _bind(tree, source)
+    return bind_stored(tree, source, trust=True)
 
 
 def bind_stored(tree: Any, source: str, trust: bool = False) -> AnyDetectionRun:

@@ -1,17 +1,15 @@
 """The page of a prediction: how far it can be trusted, what was predicted, and on what people should look."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from vidssl.apps.predict.moments import NONE
 from vidssl.base.config import Tree
 from vidssl.data.video_list import rows_by
 from vidssl.page.previews import number_previews, of_middles, preview
-from vidssl.page.render import render_page
+from vidssl.page.render import address_from, render_page
 
 _CERTAIN, _OTHERS = 6, 12  # clips of a class; uncertain ones, and those of none
 # Of classes on the timelines: lightness and chroma are equal, so that no class stands out.
@@ -60,10 +58,8 @@ def write_prediction_page(
 
 def _link(folder: Path, row: Mapping[str, Any]) -> str:
     """The address of a moment from the page, from which browsers play it; empty for what no browser can open."""
-    if not os.path.lexists(row["record"].path):
-        return ""
-    file = quote(os.fsencode(os.path.relpath(row["record"].path, folder)))
-    return file if row["end"] is None else f"{file}#t={row['start'] or 0},{row['end']}"
+    file = address_from(folder, row["record"].path)
+    return file and (file if row["end"] is None else f"{file}#t={row['start'] or 0},{row['end']}")
 
 
 def _timelines(rows: Sequence[Tree]) -> list[Tree]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vidssl.base.atomic import temporary_for
+from vidssl.base.atomic import temporary_for, writing
 from vidssl.base.config import bind
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim
@@ -136,8 +136,6 @@ def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) ->
         remedy = "pass the folder of the set as root=FOLDER, or download it with download=True"
         reason = " ".join(str(error).split())
         raise DataError(f"torchvision cannot read {name} in {root}: {reason}; {remedy}") from None
-    if len(train) == 1:
-        return {"train": opened.pop(train[0]), **opened}
     parts = [opened.pop(split) for split in train]
     joined: Any = ConcatDataset(parts)
     if hasattr(parts[0], "classes"):
@@ -169,15 +167,13 @@ def _png(image: Image.Image, name: str) -> bytes:
 
 def _write(path: Path, content: bytes) -> bool:
     """Write a file unless it exists with this content; return whether it was written."""
-    try:
+    with writing(path):
         if path.exists() and path.read_bytes() == content:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
         # Without fsync, which takes minutes for 60,000 files: the next run compares the contents.
         temporary_for(path).write_bytes(content)
         os.replace(temporary_for(path), path)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     return True
 
 

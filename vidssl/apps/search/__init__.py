@@ -25,7 +25,7 @@ from vidssl.apps.search.page import (
 )
 from vidssl.apps.search.queries import Queries, files_of, read_listed, read_queries
 from vidssl.base import distributed
-from vidssl.base.atomic import write_json
+from vidssl.base.atomic import write_json, writing
 from vidssl.base.command_line_and_notices import worded
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError, how_many
@@ -394,7 +394,7 @@ class _Search:
         several, span = len(self.queries.words) > 1, query.records[0].span if self.queries.one else ""
         title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
         of_queries = "" if query.path == gallery.path else f" of {title}"
-        try:
+        with writing(out):
             # Those of the query first: at an interruption each query has its page, whosever the copies are.
             page, unread = results["page"], [*dict(reversed([*unread, *reasons])).items()][::-1]  # rows of one file
             write_json(out / f"{page}.json", results)
@@ -414,8 +414,6 @@ class _Search:
                 )
             maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
             remove_other_previews(out, [*filter(None, stored), *maps])
-        except OSError as error:
-            raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, of: Queries) -> _Matches:

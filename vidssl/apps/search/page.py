@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import how_many
 from vidssl.base.types import VideoRecord
 from vidssl.page.previews import Preview
-from vidssl.page.render import render_page
+from vidssl.page.render import address_from, render_page
 
 PREVIEWS = "previews"  # folder beside the page
 _TITLES = {"knn": "kNN", "majority": "Majority"}  # of columns; others have their own names
@@ -129,7 +128,7 @@ def write_retrieval_page(
         note=results.get("note", ""),
         unread=[(name, reason.removeprefix(f"{name}: ")) for name, reason in unread],
         copies=copies,
-        earlier=earlier and [(quote(os.fsencode(file.name)), file.stem[:-9]) for file in earlier],
+        earlier=earlier and [(address_from(path.parent, file), file.stem[:-9]) for file in earlier],
         count=len(queries),
         total=results.get("num_queries", len(queries)),
         mapped=any(hit.maps for row in queries for hit in row.hits),
@@ -156,19 +155,13 @@ def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, lis
         moment = span and f"#t={span[:-2].replace('-', ',').rstrip(',')}"  # which browsers play
         rows.append([number, video.record.label, span, moment, video.preview])
     return {
-        "files": [[name, str(Path(path).absolute()), _link(path, folder)] for path, name in numbers],
+        "files": [[name, str(Path(path).absolute()), address_from(folder, path)] for path, name in numbers],
         "videos": rows,
     }
 
 
 def _row_of_hit(hit: Hit) -> list[object]:
     return [hit.video, round(hit.similarity, 3), int(hit.is_copy), *hit.maps]
-
-
-def _link(path: str, folder: Path) -> str:
-    """The address of a file from the page, so that both may be moved together; "" for what no browser can open."""
-    # As the paths are written: a browser resolves `..` in the text of an address, and follows no links for it.
-    return quote(os.fsencode(os.path.relpath(path, folder))) if os.path.lexists(path) else ""
 
 
 def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:

@@ -61,8 +61,6 @@ class Original(NamedTuple):
     """A file that is to be copied."""
 
     name: str  # in the list, and of the copy
-    fps: float | None  # of an image folder
-    path: Path
     size: int  # bytes
     changed: int  # modification time, nanoseconds
 
@@ -343,7 +341,7 @@ def _copy(
     """
     name, fps = files[number]
     path = Path(existing_path(root, name))
-    original = Original(name, fps, path, *(state_of_video(str(path)) or (0, 0)))  # if it is missing, opening it says so
+    original = Original(name, *(state_of_video(str(path)) or (0, 0)))  # if it is missing, opening it says so
     if number in guard.failed:
         copies.clean(name)
         return original, False, guard.failed[number]

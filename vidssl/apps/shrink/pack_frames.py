@@ -6,7 +6,7 @@ import os
 import tarfile
 from array import array
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.apps.shrink.encode_copies import safe_frames
-from vidssl.base.atomic import no_link, sync
-from vidssl.base.errors import DataError, DecodeError
+from vidssl.base.atomic import no_link, sync, writing
+from vidssl.base.errors import DecodeError
 from vidssl.base.types import VideoMeta
 from vidssl.video.decode import Image
 from vidssl.video.packed_frames import (
@@ -97,14 +97,12 @@ class ShardWriter:
 
     def close(self) -> None:
         """Complete the shard that is being written, and the index."""
-        try:
+        with writing(shard_path(self._folder, self._number)):
             if self._file is not None:
                 self._complete_shard()
             write_index(self._folder / INDEX, self.videos, self._ids)
             for path in self._folder.glob(".shard-*.index"):
                 path.unlink()
-        except OSError as error:
-            raise self._unwritable(error) from None
 
     def add(self, name: str, changed: int, video: EncodedVideo) -> None:
         """Write a video to the current shard, or to a new one if that would exceed its size.
@@ -116,7 +114,8 @@ class ShardWriter:
         header = json.dumps({**described, "height": meta.height, "width": meta.width}).encode()
         needed = _BLOCK * int((-(-video.sizes.astype(np.int64) // _BLOCK) + 1).sum()) + 2 * _BLOCK
         offsets, start = list[int](), 0
-        try:
+        with writing(shard_path(self._folder, self._number)), ExitStack() as failed:
+            failed.callback(self._discard)  # half a video must not get into a shard
             if self._file is not None and self._file.tell() + needed > self._limit:
                 self._complete_shard()
             if self._file is None:
@@ -128,9 +127,7 @@ class ShardWriter:
                 image = video.content.data[start : start + size]
                 offsets.append(self._write(f"{key}.{number:06d}{self._suffix}", image))
                 start += size
-        except BaseException as error:  # half a video must not get into a shard
-            self._discard()
-            raise self._unwritable(error) if isinstance(error, OSError) else error from None
+            failed.pop_all()
         # Copies: the arrays may be views of all that a worker has sent, and these stay until the end of the run.
         meta = replace(meta, times=None if meta.times is None else meta.times.copy())
         place = np.array(offsets, np.int64)
@@ -191,10 +188,6 @@ class ShardWriter:
                 self._ids[video.shard] = index.shard_id(video.shard)
         whole = {shard for shard, end in ends.items() if _is_whole(shards.get(shard), end, self._ids[shard])}
         self.videos = {name: video for name, video in videos.items() if video.shard in whole}
-
-    def _unwritable(self, error: OSError) -> DataError:
-        shard = shard_path(self._folder, self._number)
-        return DataError(f"cannot write {shard}: {error.strerror}; free disk space or choose another folder")
 
 
 def _is_whole(shard: Path | None, end: int, shard_id: bytes) -> bool:

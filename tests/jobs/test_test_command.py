@@ -46,7 +46,8 @@ def test_the_command(checkpoint, digits, tmp_path, capsys):
     head = "16 videos; 2 clips x 5 crops of 32², percent; ± standard deviation over draws"
     assert lines[:2] == ["labels: the list's, 8 classes", head]
     assert lines[-1] == f"{tmp_path}/out/results.json"
-    shown = {line.split()[0]: line.split()[1] for line in lines[2:-1]}
+    assert lines[-2] == "knn: k = 3"
+    shown = {line.split()[0]: line.split()[1] for line in lines[2:-2]}
     assert list(shown) == ["top1", "top5", "mean_class", "ece", "knn", "knn_mean_class", "lowshot@1", "lowshot@2"]
     assert all(value == f"{100 * results[name]:.1f}" for name, value in shown.items())
     words = next(line for line in lines if line.startswith("lowshot@2")).split()

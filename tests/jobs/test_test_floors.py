@@ -107,7 +107,7 @@ def test_floors_of_splits(network, digits, tmp_path):
     knn = f"{100 * of_floor['mean']['knn']:.1f} ± {100 * of_floor['spread']['knn']:.1f}"
     assert lines[3].startswith("thumbnails") and knn in lines[3]
     clips = "4 clips x 1 crop of 64² + 6 clips x 1 crop of 64², clips in order"
-    assert lines[-1] == f"floors: 16 videos, 40 videos; {clips}"
+    assert lines[-2:] == [f"floors: 16 videos, 40 videos; {clips}", "knn: k = 10"]
     again = measure(videos=test, out=tmp_path / "o", **network, **asked)  # they are not asked for any more, and kept
     assert again["floors"] == results["floors"] and again["splits"] == results["splits"]
 

@@ -373,6 +373,14 @@ def test_errors_name_options(digits, tmp_path, capsys):
         cli.run("test", [videos, *words, "--protocol", "uniformity", "--train-list", videos])
 
 
+@pytest.mark.parametrize("command", ["compare", "extract", "map", "test", "analyze invariance"])
+def test_a_word_too_many_is_no_setting(command, digits, tmp_path):
+    """Such as a second file of an option that takes one."""
+    words = [*command.split()[1:], digits / "motion/test.csv", "--checkpoint", "random", "--labels", "a.csv", "b.csv"]
+    with pytest.raises(ConfigError, match=r"^b\.csv is no setting KEY=VALUE, and the option before it takes no more"):
+        cli.run(command.split()[0], [*map(str, words), "--out", str(tmp_path / "out")])
+
+
 def test_a_wrong_argument_of_python_names_the_right_one():
     with pytest.raises(TypeError, match=r"test has no option 'train'.*there are: "):
         vidssl.test("vidssl-small", "a.csv", train="b.csv")

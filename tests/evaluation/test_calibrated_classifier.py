@@ -123,6 +123,19 @@ def test_the_better_classifier_is_chosen():
     ring = (angle * 4 / np.pi).astype(int) % 2
     assert choose_rule(torch.from_numpy(circle.astype(np.float32)), ring, group, 2).cost is None
     assert can_choose(label, group) and not can_choose(label, np.minimum(group, 1))
+    assert not can_choose(np.where(group == 3, 2, label), np.where(group == 3, group % 2 + 20 + label, group))
+
+
+def test_a_class_of_one_recording_does_not_decide():
+    """The classifier with it is that without it."""
+    rng = np.random.RandomState(0)
+    group, label = np.repeat(np.arange(12), 8), np.arange(96) % 2
+    x = 3 * rng.randn(96, 20)
+    x[:, 0] = 2 * label - 1 + 0.3 * rng.randn(96)
+    x = torch.from_numpy(x.astype(np.float32))
+    with_one = torch.cat([x, x[:1] * 0.9]), np.append(label, 2), np.append(group, 12)
+    assert can_choose(*with_one[1:])
+    assert choose_rule(*with_one, 3).cost == choose_rule(x, label, group, 2).cost is not None
 
 
 def test_the_threshold_is_a_quantile_of_other_recordings():

@@ -129,6 +129,8 @@ def test_the_folder_is_that_of_a_new_run(case, batch_size, videos, encoded, tmp_
     taken = count - len(expected)
     dropped = f"; {5 - taken} other rows are dropped" if taken < 5 else ""  # of 5 that could be read
     assert f"{tmp_path / 'x'}: {taken} of {count} videos were there{dropped}\n" in caplog.text
+    levels = {record.levelname for record in caplog.records if "videos were there" in record.getMessage()}
+    assert levels == {"WARNING" if dropped else "INFO"}  # a drive that is not mounted loses rows too
     fresh = extract("random", names, out=tmp_path / "fresh", **options)
     same_bytes(tmp_path / "x", tmp_path / "fresh")
     assert grown.missing == fresh.missing and torch.equal(grown.x, fresh.x)
@@ -331,4 +333,9 @@ def test_a_comparison_of_features_that_are_there(videos, encoded, tmp_path):
     message = f"^{other} has features of random, and no encoder is this network with the same clips: "
     with pytest.raises(DataError, match=message):
         compare(videos, out=tmp_path / "none", features=[*folders, other], **floors)
+    model = "floor:thumbnails+floor:motion"
+    joined = extract(model, videos, out=tmp_path / "sum", workers=0, device="cpu").path
+    encoded()
+    with pytest.raises(DataError, match=r"a sum, whose parts are compared: give features of the parts, or leave"):
+        compare(videos, out=tmp_path / "none", features=[joined], **floors | {"model": [model]})
     assert encoded() == ""

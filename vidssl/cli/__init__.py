@@ -149,6 +149,8 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
         raise ConfigError(f"{paths[0]} is a setting, and there is a file of this name: write ./{paths[0]} for it")
     if job.of_splits is not None and "splits" in parsed:
         job = Job(job.module, job.of_splits)
+    if words := [text for text in parsed.get("settings", ()) if "=" not in text]:
+        raise ConfigError(f"{words[0]} is no setting KEY=VALUE, and the option before it takes no more words")
     worded = partial(in_options, signature=job.signature)
     from vidssl.base.config import in_home  # here: pydantic takes longer than a help text
 

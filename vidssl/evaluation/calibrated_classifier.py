@@ -154,8 +154,12 @@ def mean_recall(predicted: _Ints, label: _Ints, several: NDArray[np.bool_]) -> f
 
 
 def can_choose(label: _Ints, group: _Ints) -> bool:
-    """Whether each class has enough recordings (N,) to choose and calibrate a classifier by them."""
-    return all(len(np.unique(group[label == number])) >= FEWEST_OF_CLASS for number in np.unique(label))
+    """Whether each class of several recordings (N,) has enough to choose and calibrate a classifier by them.
+
+    Those of one recording say nothing, whatever the classifier is.
+    """
+    counts = [len(np.unique(group[label == number])) for number in np.unique(label)]
+    return min((count for count in counts if count > 1), default=0) >= FEWEST_OF_CLASS
 
 
 def choose_rule(x: Tensor, label: _Ints, group: _Ints, classes: int) -> Rule:
@@ -171,7 +175,7 @@ def choose_rule(x: Tensor, label: _Ints, group: _Ints, classes: int) -> Rule:
         probability = left_out_probabilities(x, label, folds, classes, _always(Rule(cost)))
         scored.append((mean_recall(probability.argmax(axis=1), label, several), cost, probability))
     _, cost, probability = max(scored, key=lambda entry: entry[0])
-    return Rule(cost, _temperature(probability, label))
+    return Rule(cost, _temperature(probability[several], label[several]))
 
 
 def _always(rule: Rule) -> Callable[[NDArray[np.bool_]], Rule]:

@@ -377,7 +377,8 @@ def encode_videos(
     named at the end of the job.
 
     `rows` are the rows to be encoded, which may be none. Then a video that is alone in its batch is encoded twice at
-    once, as products of one row are rounded otherwise: on CPUs no bit depends on which videos are encoded together.
+    once, as products of one row are rounded otherwise: on CPUs no bit depends on that. Libraries may
+    round batches of other sizes otherwise too, by about 1e-7.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos) for the last
     part, which may be all, and path and reason of each skipped video of all parts, ordered by path. A DataError is

@@ -293,7 +293,8 @@ class _Kept:
                 raise DataError(f"{self._path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
         if self._folders:
             there = f"{len(taken)} of {len(rows)} {videos.unit}s were there"
-            _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
+            level = logging.WARNING if dropped else logging.INFO  # a folder that is not mounted loses them too
+            _log.log(level, "%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
         return [n for n in rows if n not in taken]
 
     def is_due(self) -> bool:
@@ -344,10 +345,10 @@ def _file_of_labels(videos: VideoList) -> Path | None:
 def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
     """Open the features of a whole list that were extracted with this network and comparable clips, to search in them.
 
-    The array is memory-mapped and its checksum is not compared: that would read all of it.
+    They are memory-mapped; their checksums are compared, as a damaged array has wrong neighbours.
     """
     remedy, again = "choose another index, or extract one with gallery=LIST", "extract it with gallery=LIST"
-    index = open_folder(path, remedy, again, verify=False)
+    index = open_folder(path, remedy, again)
     if index.request["shard"] != [0, 1]:
         raise DataError(f"{path} has a part of its list: merge the parts")
     if changes := features.feature_difference(index.features.made_by, subject.made_by()):
@@ -437,10 +438,10 @@ def _read_parts(out: Path) -> list[features.FeatureFolder]:
     return parts
 
 
-def open_folder(path: Path, remedy: str, again: str, verify: bool = True) -> features.FeatureFolder:
+def open_folder(path: Path, remedy: str, again: str) -> features.FeatureFolder:
     """Open features that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
     try:
-        return features.read_folder(path, remedy, verify)
+        return features.read_folder(path, remedy)
     except features.DamagedFolderError as error:
         raise DataError(f"{error}: {again}") from None
     except OSError as error:

@@ -29,9 +29,10 @@ def load_floor(name: str, trust: bool) -> Encoder:
         clips |= {"frames": _FRAMES, "seconds": _FRAMES / _RATE, "crop": partial(_whole, size=64), "test": parts}
     network = FLOORS[name]()
     finish = getattr(network, "finish", None)
-    return Encoder(network, **clips, finish=finish, licence="none needed", training=("none",))
+    return Encoder(network, **clips, finish=finish, licence="none needed", training=("none",), version=_VERSION)
 
 
+_VERSION = "floors 1"  # is raised when features change, so that a release of vidssl alone invalidates none
 _PARTS, _FRAMES, _RATE = 6, 9, 15  # of the video; of each part, and in a second
 _DIRECTIONS, _CELLS = 8, 4  # cells in height and in width
 _LEAST = 0.1  # pixels: shorter vectors are noise

@@ -226,6 +226,17 @@ def test_near_copies_are_a_table_and_searched_once(digits, draw, tmp_path, monke
     assert draw("--features", features, "--layout", "pca", out=tmp_path / "again")[1] and len(decoded) == 3
 
 
+def test_near_copies_are_written_for_the_excel_of_the_labels(digits, draw, tmp_path):
+    name = read_list(digits / "motion/test.csv").names[0]
+    for n in range(2):
+        (tmp_path / f"videos/ö{n}.mp4").parent.mkdir(exist_ok=True)
+        (tmp_path / f"videos/ö{n}.mp4").write_bytes((digits / name).read_bytes())
+    (tmp_path / "labels.csv").write_text("path;label\nö0.mp4;a\nö1.mp4;b\n", encoding="utf-8-sig")
+    draw(tmp_path / "videos", *UNTRAINED, "--layout", "pca", "--labels", tmp_path / "labels.csv")
+    content = (tmp_path / "page/near_copies.csv").read_bytes()
+    assert content.startswith(b"\xef\xbb\xbfpath_1;") and ";1,0;yes" in content.decode()
+
+
 def test_a_map_of_one_video(digits, draw, tmp_path):
     (tmp_path / "one.csv").write_text(f"path\n{read_list(digits / 'motion/test.csv').names[0]}\n")
     printed, points = draw(tmp_path / "one.csv", *UNTRAINED, "--root", digits)

@@ -42,6 +42,14 @@ def features(videos, options):
     return x / np.linalg.norm(x, axis=1, keepdims=True), [*made.names]
 
 
+def test_a_damaged_index_is_an_error(search, folder, tmp_path, one_line):
+    """Its neighbours would be wrong."""
+    array = tmp_path / "g/features.npy"
+    array.write_bytes(array.read_bytes()[:-40] + bytes(40))
+    message = one_line(DataError, search, folder / "1.mp4")
+    assert "features.npy was changed" in message and message.endswith("extract it with gallery=LIST")
+
+
 # Hits without a folder --------------------------------------------------------------------------------------
 
 

@@ -90,8 +90,11 @@ def extract_all(
             unused = [folder for folder in unused if not any(features_fit(folder, subject) for subject in of_model)]
     if unused:
         network = unused[0].features.made_by["network"]
-        reason = f"{unused[0].path} has features of {network}, and no encoder is this network with the same clips"
-        raise DataError(f"{reason}: name its encoder and clips, or leave this folder out of features=FOLDER")
+        of_sum = len(parts_of(network)) > 1
+        why = "a sum, whose parts are compared" if of_sum else "and no encoder is this network with the same clips"
+        remedy = "give features of the parts" if of_sum else "name its encoder and clips"
+        reason = f"{unused[0].path} has features of {network}, {why}"
+        raise DataError(f"{reason}: {remedy}, or leave this folder out of features=FOLDER")
     for name, model in bar(models, title="encoders and floors", unit="encoder", leave=False):
         try:
             subjects = _load(model, options, same_seconds, strict)

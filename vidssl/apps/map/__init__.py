@@ -28,7 +28,7 @@ from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.label_videos import describe_labels, label_videos
-from vidssl.data.read_labels import match_rows
+from vidssl.data.read_labels import match_rows, separator_of
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, check_name, write_lists
@@ -218,7 +218,9 @@ def _write_near_copies(path: Path, videos: VideoList, pairs: Sequence[Tree], fps
             + [round(pair["similarity"], 4), "yes" if pair["equal_files"] else "no"]
             for pair in pairs
         ]
-        write_csv(path, [*(f"{name}_{n}" for n in (1, 2) for name in columns), "similarity", "equal_files"], rows)
+        header = [*(f"{name}_{n}" for n in (1, 2) for name in columns), "similarity", "equal_files"]
+        labels = videos.label_source
+        write_csv(path, header, rows, separator_of(labels) if isinstance(labels, Path) else ",")
 
 
 def _clusters(

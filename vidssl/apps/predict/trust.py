@@ -75,12 +75,12 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
         sentences.append(
             f"Not measured: {', '.join(alone)}, with examples of one recording: how often it is predicted rightly is "
-            "not known."
+            "not known. Label two more recordings, or leave the class out."
         )
     if lacking := [name for number, name in enumerate(classes) if not (label == number).any()]:
         sentences.append(f"No example of {', '.join(lacking)} can be read.")
     if not can_choose(label, group):
-        few = [row["name"] for row in facts["per_class"] if 0 < row["recordings"] < FEWEST_OF_CLASS]
+        few = [row["name"] for row in facts["per_class"] if 1 < row["recordings"] < FEWEST_OF_CLASS]
         sentences.append(
             f"Fewer than {FEWEST_OF_CLASS} recordings of {first_few(few)}: the classifier is kNN, not compared with "
             "others, and its confidences are not calibrated: of those with 90 % fewer than 9 of 10 may be right."

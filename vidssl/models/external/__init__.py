@@ -27,7 +27,7 @@ LIBRARIES = {
     "hub": ("torch", "external.load_from_libraries:load_hub"),
     "onnx": ("onnxruntime", "external.load_from_libraries:load_onnx"),
     "python": ("", "external.load_from_libraries:load_python"),
-    "floor": ("vidssl", "floors:load_floor"),
+    "floor": ("", "floors:load_floor"),
 }
 OWN = {"vidssl-frames": "efficientnet_lite:load_frames"}  # what comes with vidssl, by name, in place of a library
 # Settings that may follow a name: their types, and what they are in words.

@@ -45,6 +45,9 @@ def stratified_folds(count: int, seed: int) -> Any:
     return StratifiedKFold(count, shuffle=True, random_state=seed) if count > 1 else None
 
 
+_SMALL = 2**22  # features (N, D), of fits
+
+
 def choose_cost(
     model: Any,
     x: NDArray[Any],
@@ -78,12 +81,14 @@ def choose_cost(
         return costs[len(costs) // 2], {}
     from joblib import parallel_config
     from sklearn.model_selection import GridSearchCV
+    from threadpoolctl import threadpool_limits
 
     splits = [(train, test) for train, test in folds.split(x, label, groups) if len(np.unique(label[train])) > 1]
     if not splits:  # of few videos
         return costs[len(costs) // 2], {}
     search = GridSearchCV(model, {"C": costs}, cv=splits, scoring=scoring, refit=False, error_score="raise")
-    with parallel_config("threading", n_jobs=threads):
+    # Threads of the products cost small fits more than they save: on two cores ten times.
+    with parallel_config("threading", n_jobs=threads), threadpool_limits(1 if x.size < _SMALL else None):
         search.fit(x, label)
     of_folds = np.stack([search.cv_results_[f"split{n}_test_score"] for n in range(len(splits))])  # (folds, costs)
     sizes = [len(test) if pooled else 1 for _, test in splits]

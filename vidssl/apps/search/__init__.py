@@ -106,7 +106,7 @@ def retrieval(
             FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
             their features, of length 1 each.
         out: Folder for index.html and results.json of this query; those of each query in the same gallery are beside
-            them under its name, and index.html lists them. Without it only an index is written.
+            them under its name, and index.html lists them. Without it nothing is written but an `index` that is named.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist. By
             default OUT/features.

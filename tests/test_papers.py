@@ -220,6 +220,9 @@ def test_a_row_has_its_commands_in_order(check_all):
     def check(row, commands):
         assert bool(commands) != row[3].startswith("left out: ")
         written = []
+        for config in {*re.findall(r"--cfg (configs/[\w/.-]+\.yaml)", "\n".join(commands))}:
+            stated = "\n# Cost: " in Path(config).read_text()
+            assert stated == any(line.startswith(f"# {config} as it is: ") for line in commands), config
         for line in "\n".join(commands).replace("\\\n", " ").splitlines():
             configs = [read(path) for path in re.findall(r"train --cfg (\S+)", line)]
             replaced = re.search(r"data\.(train|lists)=", line)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -46,7 +47,11 @@ class Paper:
                 steps.add(config, settings)
             if made := steps.finish():
                 commands += [SMALL, *made] if commands else made
-        return [*self._with_inputs(commands)]
+        commands = [*self._with_inputs(commands)]
+        configs = dict.fromkeys(re.findall(rf"--cfg ({_CONFIG.pattern})", "\n".join(commands)))
+        texts = [f"# {config} as it is: {text}" for config in configs if (text := header_cost(config))]
+        costs = [fill(text, _WIDTH, subsequent_indent="#   ", break_long_words=False) for text in texts]
+        return costs + commands
 
     def _output_of(self, row: str) -> Callable[[str, Sequence[str]], str]:
         """Name the folder of a run: that of its config, or with settings one for the first row that has them."""
@@ -173,6 +178,14 @@ def header_commands(config: str) -> tuple[str, ...]:
     header = "\n".join(re.match(r"(?:#.*\n)+", text)[0].splitlines())  # type: ignore[index]
     lines = [line.removeprefix("# ") for line in re.sub(r"\\\n#\s*", "", header).splitlines()]
     return tuple(re.sub(r"\s+# .*", "", line) for line in lines if _COMMAND.match(line))
+
+
+def header_cost(config: str) -> str:
+    """Return the cost that the header of a config states, "" without one."""
+    stated = re.search(r"^# Cost: (.*\n(?:#   .*\n)*)", (ROOT / config).read_text(encoding="utf-8"), re.MULTILINE)
+    return (
+        "" if stated is None else re.sub(r"\s*\n(?:#\s*)?", " ", stated[1]).partition(" Computed, not run")[0].strip()
+    )
 
 
 def wrapped(command: str) -> str:

@@ -102,6 +102,7 @@ CODES = {  # programs compare them: an entry may be added, none changed
     "UndecodableError": "undecodable",
     "TooLargeError": "too_large",
     "SeveralSizesError": "several_sizes",
+    "OutputError": "output",
     "FramesOutOfOrderError": "frames_out_of_order",
     "CheckpointError": "checkpoint",
     "UntrustedError": "untrusted",

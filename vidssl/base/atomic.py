@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidssl.base.errors import DataError, first_few
+from vidssl.base.errors import OutputError, first_few
 
 _log = logging.getLogger(__name__)
 ELSEWHERE = "choose another folder to write to"
@@ -66,12 +66,12 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the file system in this block into a DataError: `path` cannot be written, why, what to do."""
+    """Turn an error of the file system in this block into an OutputError: `path` cannot be written, why, what to do."""
     try:
         yield
     except OSError as error:
         full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-        raise DataError(f"cannot write {path}: {error.strerror or error}; {full}{ELSEWHERE}") from None
+        raise OutputError(f"cannot write {path}: {error.strerror or error}; {full}{ELSEWHERE}") from None
 
 
 def write_whole(path: Path, content: bytes) -> None:

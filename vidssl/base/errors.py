@@ -32,6 +32,10 @@ class DataError(VidsslError):
     """A list, a record or a whole data set cannot be used."""
 
 
+class OutputError(DataError):
+    """A file or folder cannot be written: no permission, no space."""
+
+
 class DecodeError(DataError):
     """A video cannot be opened or decoded."""
 

@@ -121,6 +121,11 @@ def test_labels_are_filled_in_and_used(predicted, folder):
     assert {total for title, total in seen if title == "features"} == {1}  # the broken one: nothing is encoded again
     assert (out / "features" / "features.npy").stat().st_size == before
     assert (out / "to_label.csv").read_bytes() == written and results["to_label"] == "to_label_2.csv"
+    examples = {(Path(row["path"]).name, row["label"]) for row in rows_of(out / "examples.csv")}
+    assert examples >= {(Path(row["path"]).name, row["label"]) for row in filled} and len(examples) == 40
+    again = vidssl.predict(folder / "videos", labels=out / "examples.csv", out=out, **OPTIONS)  # in place of both
+    assert (again["num_examples"], again["predicted"]) == (40, results["predicted"])
+    assert {(Path(row["path"]).name, row["label"]) for row in rows_of(out / "examples.csv")} == examples
 
 
 def test_rounds_of_labels_are_never_replaced(folder):

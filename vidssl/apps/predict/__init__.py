@@ -55,6 +55,7 @@ from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import parts_of
 
 PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance", "measured")
+_OWN = ("to_label", "examples.csv")  # files of labels in the folder, which may be given again
 TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
 
 
@@ -84,7 +85,7 @@ def predict(
         videos: Videos to predict; those that have a label are left out.
         labels: Labelled examples: CSV files `path,label[,start,end]`, whose labels are names and whose path may be the
             name of a file among the videos; folders with one for each class; or an export of BORIS or Label Studio.
-        out: Folder for index.html, predictions.csv, to_label.csv and results.json.
+        out: Folder for index.html, predictions.csv, to_label.csv, examples.csv and results.json.
         model: The network, as in `test`.
         features: Features of some or all of the videos that are there already, as in `extract`.
         window: Predict moments: windows that last so long, seconds; those that touch and agree are joined.
@@ -104,7 +105,7 @@ def predict(
         raise ConfigError(f"none={none:g} is a share of the videos: from 0, which refuses nothing, to below 1")
     stride = window / 2 if stride is None and window is not None else stride
     parse_windows(window, stride)
-    filled = [path for path in files if path.parent.resolve() == folder.resolve() and path.name.startswith("to_label")]
+    filled = [path for path in files if path.parent.resolve() == folder.resolve() and path.name.startswith(_OWN)]
     check_file_names(folder, ["features/features.npy"])
     claim(folder, "predictions", inputs={"videos": path_of(videos)}, read=[*{*files} - {*filled}])
     listed, joined = _read(videos, files, options)
@@ -117,6 +118,11 @@ def predict(
         if not distributed.is_main():  # of several processes, which have extracted the features together
             return JobResults()
         separator = ";" if any(separator_of(path) == ";" for path in files) else ","
+        rows = [
+            (os.path.relpath(row.path, listed.root), row.start, row.end, joined.class_name(row.label))
+            for row in joined.labelled_rows().records
+        ]
+        write_csv(folder / "examples.csv", ("path", "start", "end", "label"), rows, separator)
         return _predict(folder, listed.root, group, none, ask, to, separator)
 
 

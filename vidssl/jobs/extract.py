@@ -285,7 +285,8 @@ class _Kept:
             columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
             piece = features.Piece(folder.features.x, *columns)
             (self._parts[0] if folder.path.parent == self._path / _PARTS else self.pieces).append(piece)
-            dropped += len(folder.records) - len(pairs) if folder.path == self._path else 0
+            used = {row for row, _ in pairs}  # one may be of several rows of the list, which are copies
+            dropped += len(folder.records) - len(used) if folder.path == self._path else 0
         if not taken:  # other videos are a mistake by which features would be lost
             of_output = self._folders[len(self._sources) :]
             paths = {files.real_path(record.path) for folder in of_output for record in folder.records}
